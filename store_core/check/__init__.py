@@ -1,1 +1,1 @@
-"""Columns and derived files against each other: findings."""
+"""Compare the log with the files derived from it, and report findings."""

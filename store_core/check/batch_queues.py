@@ -1,4 +1,7 @@
-"""Batch queues against the log (store format 6.6): entries are found by their record, as their place is not their number."""
+"""Check batch queues against the log (store format 6.6).
+
+Entries are found by their record, as an entry's place is not its queue offset.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ Array = NDArray[Any]
 
 
 def check_batch_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Findings, *, live: bool = False) -> None:
-    """All batch queues. Of each, 8 bytes an entry are in memory. ``live``: a broker may be writing."""
+    """Check all batch queues, with 8 bytes an entry in memory. ``live``: a broker may be writing."""
     keys = {key for key in rows.queue_keys() if key.topic in rows.rules.batch_topics}
 
-    def look(now: Store, key: QueueKey, found: Findings) -> None:
+    def check_queue(now: Store, key: QueueKey, found: Findings) -> None:
         _BatchCheck(now, key, rows, log.from_offset(now.log.min_phy_offset), found, live=live).run()
 
-    look_at_queues(store, sorted(keys | set(store.batch_queues)), look, findings, live=live)
+    look_at_queues(store, sorted(keys | set(store.batch_queues)), check_queue, findings, live=live)
 
 
 class _BatchCheck:
@@ -65,20 +68,24 @@ class _BatchCheck:
             absent = ~found & (rows["phy_offset"] >= self.log.min_phy_offset)
             missing += int(np.count_nonzero(absent))
             for begin, stop in runs_of(absent):
-                self._say("Q006", f"{stop - begin} records without an entry", rows, begin)
+                self._report("Q006", f"{stop - begin} records without an entry", rows, begin)
             self._compare(rows[found], first + slots)
         expired = (phy_offsets >= 0) & (phy_offsets < self.log.min_phy_offset)
         beyond = phy_offsets >= self.log.end_phy_offset
         for begin, stop in runs_of(~explained & ~expired & ~beyond):
-            self._say_slots("Q001", first + begin, stop - begin, int(phy_offsets[begin]), "to where no record starts")
+            self._report_slots(
+                "Q001", first + begin, stop - begin, int(phy_offsets[begin]), "to where no record starts"
+            )
         for begin, stop in runs_of(~explained & beyond):
             if self.live and stop == len(phy_offsets) and log_reaches(self.store, int(phy_offsets[begin]), live=True):
                 continue  # newer than the walk over the log
-            self._say_slots("Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log")
-        self._say_empty_files(first + len(phy_offsets) + missing)
+            self._report_slots(
+                "Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log"
+            )
+        self._report_empty_files(first + len(phy_offsets) + missing)
 
-    def _say_empty_files(self, end: int) -> None:
-        """``end``: the place behind the last entry, those that are missing counted."""
+    def _report_empty_files(self, end: int) -> None:
+        """Report empty files at or after ``end``: the place after the last entry, counting missing ones."""
         for segment in empty_files(self.files, end, BATCH_ENTRY.size_bytes) if self.files is not None else ():
             self.findings.say(
                 "Q017",
@@ -90,7 +97,7 @@ class _BatchCheck:
             )
 
     def _phy_offsets(self) -> tuple[int, Array]:
-        """Number of the first place, and the offset of each good entry from there on."""
+        """Return the first place, and the phy_offset of each entry from there."""
         if self.files is None:
             return 0, np.empty(0, np.int64)
         first = self.files.min_phy_offset // BATCH_ENTRY.size_bytes
@@ -122,9 +129,9 @@ class _BatchCheck:
         entries = self._read(self.files, low, int(slots.max()) + 1 - low)[slots - low]
         for code, name, words in _FIELDS:
             for begin, stop in runs_of(entries[name] != rows[name]):
-                self._say(code, f"{stop - begin} entries with a {words} that is not the record's", rows, begin)
+                self._report(code, f"{stop - begin} entries with a {words} that is not the record's", rows, begin)
 
-    def _say(self, code: str, message: str, rows: Any, place: int) -> None:
+    def _report(self, code: str, message: str, rows: Any, place: int) -> None:
         self.findings.say(
             code,
             message,
@@ -135,7 +142,7 @@ class _BatchCheck:
             queue_offset=int(rows["queue_offset"][place]),
         )
 
-    def _say_slots(self, code: str, slot: int, count: int, phy_offset: int, where: str) -> None:
+    def _report_slots(self, code: str, slot: int, count: int, phy_offset: int, where: str) -> None:
         self.findings.say(
             code,
             f"{count} entries from place {slot} on pointing {where}",

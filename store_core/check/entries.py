@@ -1,4 +1,4 @@
-"""Shapes of queue entries, in bulk (store format 6; store behaviour 15.1)."""
+"""Recognise shapes of queue entries, many at once (store format 6; store behaviour 15.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ CHUNK_ENTRIES: Final = 1 << 15
 
 
 def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
-    """Entries [first, end) of an ordinary queue, not to be written to; zeros where there is no file."""
+    """Return entries [first, end) of an ordinary queue, zeros where there is no file. The caller must not change
+    them.
+    """
     at, size = first, max(end - first, 0) * ENTRY_SIZE_BYTES
     data = files.read(first * ENTRY_SIZE_BYTES, size)
     if len(data) == size:
@@ -31,14 +33,18 @@ def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
             found[at - first : at - first + whole] = np.frombuffer(data, queue.ENTRY.dtype, whole)
             at += whole
             continue
-        # A file may begin amid an entry, so the number is rounded up: the loop always goes on.
-        behind = (-(-s.phy_offset // ENTRY_SIZE_BYTES) for s in files.segments if s.phy_offset > at * ENTRY_SIZE_BYTES)
-        at = next(behind, end)
+        # A file may start inside an entry, so the number is rounded up, and the loop always advances.
+        later_starts = (
+            -(-segment.phy_offset // ENTRY_SIZE_BYTES)
+            for segment in files.segments
+            if segment.phy_offset > at * ENTRY_SIZE_BYTES
+        )
+        at = next(later_starts, end)
     return found
 
 
 def filled_end(files: SegmentSequence) -> int:
-    """Number behind the last place that is whole and not all zero."""
+    """Return the number after the last whole place that is not all zero."""
     for segment in reversed(files.segments):
         used = files.used_end(segment.phy_offset)
         if used > segment.phy_offset:
@@ -47,7 +53,7 @@ def filled_end(files: SegmentSequence) -> int:
 
 
 def empty_files(files: SegmentSequence, end: int, entry_size_bytes: int = ENTRY_SIZE_BYTES) -> Iterator[Segment]:
-    """Whole files of zeros that begin at the place ``end`` or behind it."""
+    """Yield whole files of zeros that start at or after the place ``end``."""
     for segment in files.segments:
         is_behind = segment.phy_offset >= end * entry_size_bytes and segment.size_bytes == files.file_size_bytes
         if is_behind and files.used_end(segment.phy_offset) == segment.phy_offset:
@@ -55,7 +61,7 @@ def empty_files(files: SegmentSequence, end: int, entry_size_bytes: int = ENTRY_
 
 
 def fillers(entries: Array) -> Mask:
-    """What a broker writes in front of a queue that does not begin at its file's start."""
+    """Return a mask of the entries that a broker writes before a queue's first entry inside a file."""
     mask: Mask = (
         (entries["phy_offset"] == queue.FILLER_PHY_OFFSET)
         & (entries["size_bytes"] == queue.FILLER_SIZE_BYTES)
@@ -65,22 +71,29 @@ def fillers(entries: Array) -> Mask:
 
 
 def dead_entries(entries: Array, segment_size_bytes: int) -> Mask:
-    """What rmqctl writes for a lost message: one byte before a segment, of a size that reaches into it."""
+    """Return a mask of the entries that rmqctl writes for lost messages.
+
+    Such an entry points one byte before a segment, with a size that reaches into it.
+    """
     if not segment_size_bytes:
         return np.zeros(len(entries), bool)
-    behind = entries["phy_offset"].astype(np.int64) + 1
+    next_byte = entries["phy_offset"].astype(np.int64) + 1
     mask: Mask = (
         (entries["size_bytes"] == queue.DEAD_ENTRY_SIZE_BYTES)
         & (entries["tags_code"] == 0)
-        & (behind > 0)
-        & (behind % segment_size_bytes == 0)
+        & (next_byte > 0)
+        & (next_byte % segment_size_bytes == 0)
     )
     return mask
 
 
 def resolve_units(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array, Array, Mask]:
-    """Return tags codes with addresses into ConsumeQueueExt replaced by what stands there, the store times there, ms (0 for what is
-    no address), and which addresses lead nowhere."""
+    """Replace tags codes that are addresses into ConsumeQueueExt by the tags codes stored there.
+
+    Returns:
+        The tags codes; the store times of the units, ms, 0 without an address; and a mask of the addresses without a
+            unit.
+    """
     tags = tags_code.astype(np.int64)
     times = np.zeros(len(tags), np.int64)
     is_address = tags <= queue.EXT_MAX_ADDRESS
@@ -94,7 +107,7 @@ def resolve_units(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array,
 
 
 def _read_units(ext: SegmentSequence | None, at: Array) -> tuple[Array, Mask]:
-    """Unit heads at byte offsets of the ext sequence; one read a run of offsets that lie close together."""
+    """Return unit heads at byte offsets of the ext sequence, with one read for offsets that lie close together."""
     size = queue.EXT_UNIT.size_bytes
     units = np.zeros(len(at), queue.EXT_UNIT.dtype)
     order = np.argsort(at, kind="stable")

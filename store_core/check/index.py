@@ -1,4 +1,4 @@
-"""Every index entry with its record, and every key with its entry (store format 7; store behaviour 9)."""
+"""Check every index entry against its record, and every key against its entry (store format 7; store behaviour 9)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from store_core.storage.remote_path import is_there
 from store_core.storage.store import Store
 
 Array = NDArray[Any]
-_SLACK_ENTRIES: Final = 4096  # so many entries too many or too few in a window are found where they stand
+_SLACK_ENTRIES: Final = 4096  # up to so many surplus entries of a window are found without a search
 _HASH_BITS: Final = 31
 
 
 class IndexCheck:
-    """The sink of a scan with ``index_keys`` (and ``index_tags`` for an index that has tags). Then call ``end``. Without
-    ``sizes`` the files cannot be read, and nothing is said of what is in them.
+    """The sink of a scan with ``index_keys`` (and ``index_tags`` for an index that has tags). Call ``end`` after the
+    scan.
 
-    Entries stand in the order of their records, so both are walked side by side; where they part, what a window's records
-    should have given is looked for among the entries around.
+    Without ``sizes`` the files cannot be read, and their content is not checked. Entries are stored in the order of
+    their records, so both are walked side by side. Where they differ, the keys of a window's records are searched
+    among the entries nearby.
     """
 
     def __init__(self, store: Store, sizes: IndexSizes | None, style: IndexStyle, findings: Findings) -> None:
@@ -44,14 +45,14 @@ class IndexCheck:
         self._ends = np.cumsum([view.entries for view in self.views], dtype=np.int64)
         self._total = int(self._ends[-1]) if self.views else 0
         self._cursor = self._first_not_expired()
-        self._odd = Intervals()  # entries (counted over all files) that no record of the scan explains
+        self._unexplained = Intervals()  # entries, counted over all files, without a record in the scan
         self._missing = Intervals()  # by number among the keys of the whole log
-        self._missing_at: dict[int, tuple[int, int]] = {}  # begin of such a run -> its first record, and the key's hash
+        self._missing_at: dict[int, tuple[int, int]] = {}  # start of a missing run -> its first record and key hash
         self._keys = 0
         self._starting, self._live = False, False
 
     def add(self, table: FrameTable) -> None:
-        """Compare a window's keys with the entries that should stand for them."""
+        """Compare a window's keys with their entries."""
         indexed = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
         key_row, key_hash = table.key_row, table.key_hash
         if not indexed.all():
@@ -66,7 +67,10 @@ class IndexCheck:
         self._keys += len(key_hash)
 
     def end(self, log: LogMap, *, starting: bool = False, live: bool = False) -> None:
-        """Judge what did not fit; ``log`` is the whole log. ``starting``: ``live``, or crashed so that the log's tail may be torn."""
+        """Report entries without a record and keys without an entry; ``log`` is the whole log.
+
+        ``starting``: the store is live, or crashed so that the log's tail may be torn.
+        """
         self._starting, self._live = starting, live
         for number, view in enumerate(self.views):
             found = Findings()
@@ -79,20 +83,20 @@ class IndexCheck:
                 before=self.views[number - 1] if number else None,
                 live=live,
             )
-            if not live or is_there(view.path):  # else it has expired meanwhile
+            if not live or is_there(view.path):  # else the file has expired meanwhile
                 self._findings.join(found)
         self._times.end(self._findings)
-        self._odd.add(self._cursor, self._total) if self._cursor < self._total else None
-        for begin, stop in self._odd.sorted():
+        self._unexplained.add(self._cursor, self._total) if self._cursor < self._total else None
+        for begin, stop in self._unexplained.sorted():
             for at in range(begin, stop, CHUNK_ENTRIES):
-                self._judge(at, self._read(at, min(CHUNK_ENTRIES, stop - at)), log)
-        self._judge_missing()
-        self._judge_absence(log)
+                self._report_unexplained(at, self._read(at, min(CHUNK_ENTRIES, stop - at)), log)
+        self._report_missing()
+        self._report_absence(log)
 
-    # Walking side by side
+    # The walk over records and entries side by side
 
     def _read(self, first: int, count: int) -> Array:
-        """Entries from a number counted over all files on."""
+        """Return entries from number ``first``, counted over all files."""
         parts = []
         while count > 0 and first < self._total:
             place = int(np.searchsorted(self._ends, first, side="right"))
@@ -113,9 +117,9 @@ class IndexCheck:
         return self._total
 
     def _present(self, table: FrameTable, phy_offset: Array, key_hash: Array, stored: Array) -> NDArray[np.bool_]:
-        """Which keys have an entry. Moves the cursor behind the last entry of this window.
+        """Return a mask of the keys that have an entry, and move the cursor after this window's entries.
 
-        ``phy_offset``, ``key_hash`` and ``stored``, the store time, ms, are of one length: a row a key.
+        ``phy_offset``, ``key_hash`` and ``stored``, the store time in ms, have a row for each key.
         """
         entries = self._read(self._cursor, len(key_hash))
         if self._equal(entries, phy_offset, key_hash):
@@ -131,7 +135,7 @@ class IndexCheck:
             if resumed is None:
                 return np.zeros(len(key_hash), bool)
             if resumed > self._cursor:
-                self._odd.add(self._cursor, resumed)
+                self._unexplained.add(self._cursor, resumed)
                 self._cursor = resumed
             entries = self._read(self._cursor, len(key_hash) + _SLACK_ENTRIES)
             inside = self._inside(entries, start, stop)
@@ -143,7 +147,7 @@ class IndexCheck:
         given = np.where(inside, self._joint(entries["phy_offset"], entries["key_hash"], start), -1)
         explained = np.isin(given, wanted)
         for begin, end in runs_of(~explained, self._cursor):
-            self._odd.add(begin, end)
+            self._unexplained.add(begin, end)
         place = np.minimum(np.searchsorted(phy_offset, entries["phy_offset"]), len(stored) - 1)
         self._times.add(self._cursor, entries, np.where(explained, stored[place], 0), complete=False)
         self._cursor += used
@@ -167,12 +171,12 @@ class IndexCheck:
 
     @staticmethod
     def _joint(phy_offset: Array, key_hash: Array, start: int) -> Array:
-        """Offset and hash as one number; offsets outside the window wrap, and are left out by the caller."""
+        """Return offset and hash as one number; the caller leaves out offsets outside the window, which wrap."""
         joint: Array = (phy_offset.astype(np.int64) - start) << _HASH_BITS | key_hash.astype(np.int64)
         return joint
 
     def _resume(self, start: int) -> int | None:
-        """The first entry for a record at or behind an offset, if entries are in order; None if there is none."""
+        """Return the first entry for a record at or after an offset, None without one. The entries must be in order."""
         low, high = self._cursor, self._total
         while low < high:
             middle = (low + high) // 2
@@ -182,9 +186,9 @@ class IndexCheck:
                 high = middle
         return low if low < self._total else None
 
-    # Judging
+    # The findings
 
-    def _judge(self, at: int, entries: Array, log: LogMap) -> None:
+    def _report_unexplained(self, at: int, entries: Array, log: LogMap) -> None:
         phy_offset = entries["phy_offset"].astype(np.int64)
         expired = phy_offset < log.min_phy_offset
         expired &= phy_offset >= 0
@@ -192,7 +196,7 @@ class IndexCheck:
         wrong_key = np.zeros(len(entries), bool)
         places = np.flatnonzero(~expired & ~lost)
         records, of_record = np.unique(phy_offset[places], return_inverse=True)
-        keys = [self._hashes(record) for record in records.tolist()]  # each record is looked at once
+        keys = [self._hashes(record) for record in records.tolist()]  # each record is read once
         for place, which, key_hash in zip(
             places.tolist(), of_record.tolist(), entries["key_hash"][places].tolist(), strict=True
         ):
@@ -210,10 +214,10 @@ class IndexCheck:
                 first = int(phy_offset[begin - at])
                 is_torn = self._starting and code == "I001" and log.end_phy_offset <= first and stop == self._total
                 is_torn = is_torn and log_reaches(self._store, first, live=self._live)
-                self._say_entries(code, begin, stop, text, first, "info" if is_torn else None)
+                self._report_entries(code, begin, stop, text, first, "info" if is_torn else None)
 
     def _hashes(self, phy_offset: int) -> set[int] | None:
-        """Hashes of the keys of the record at an offset; None if none starts there."""
+        """Return hashes of the keys of the record at an offset; None if no record starts there."""
         message = read_message(self._store.log, phy_offset)
         if message is None:
             return None
@@ -224,14 +228,14 @@ class IndexCheck:
         hashes = self._hashes(phy_offset)
         return hashes is None or key_hash in hashes
 
-    def _judge_missing(self) -> None:
-        """Keys without an entry: behind the index, or in its midst."""
+    def _report_missing(self) -> None:
+        """Report keys without an entry, after the index or inside it."""
         covered = max((view.header.end_phy_offset for view in self.views if view.entries), default=-1)
         expired = first_phy_offset_now(self._store) if self._live else 0
         for begin, stop in self._missing.sorted():
             phy_offset, key_hash = self._missing_at[begin]
             if self._live and (phy_offset < expired or not self._has_key(phy_offset, key_hash)):
-                continue  # expired, or walked over before its properties had been written
+                continue  # expired, or walked before its properties were written
             count = stop - begin
             keys = "1 key" if count == 1 else f"{count} keys"
             if phy_offset >= covered:
@@ -242,8 +246,11 @@ class IndexCheck:
                 name = view.name if view else None
                 self._findings.say("I004", f"{keys} not indexed, {where}", file=name, phy_offset=phy_offset)
 
-    def _judge_absence(self, log: LogMap) -> None:
-        """No file at all: a broker makes one with the first message that it dispatches, unless it is told to keep no index."""
+    def _report_absence(self, log: LogMap) -> None:
+        """Report that there is no index file.
+
+        A broker makes one with the first message that it dispatches, unless its index is disabled.
+        """
         if self._store.index_files or not log.messages or not has_index(self._store):
             return
         mild: Severity | None = "info" if self._starting or not self._keys else None
@@ -251,10 +258,14 @@ class IndexCheck:
         self._findings.say("I011", text, file=paths.INDEX, severity=mild)
 
     def _covering(self, phy_offset: int) -> IndexFileView | None:
-        fits = (v for v in self.views if v.header.begin_phy_offset <= phy_offset <= v.header.end_phy_offset)
+        fits = (
+            view_of_file
+            for view_of_file in self.views
+            if view_of_file.header.begin_phy_offset <= phy_offset <= view_of_file.header.end_phy_offset
+        )
         return next((view for view in fits if view.entries), None)
 
-    def _say_entries(
+    def _report_entries(
         self, code: str, begin: int, stop: int, text: str, phy_offset: int, severity: Severity | None
     ) -> None:
         place = int(np.searchsorted(self._ends, begin, side="right"))

@@ -1,4 +1,4 @@
-"""Index files on their own: headers, slots and chains (store format, section 7)."""
+"""Check index files on their own: headers, slots and chains (store format, section 7)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SLOT_DTYPE: Final = np.dtype(f">{index.SLOT.fields[0].type}")
 
 @dataclass(frozen=True, slots=True)
 class IndexFileView:
-    """One file, read by position.
+    """An index file, read by position.
 
-    ``entries`` is how many it holds: the header's count, as far as there is room and the file reaches; ``is_short`` where
-    it does not reach.
+    ``entries`` is the header's count, limited by the file's capacity and length; ``is_short`` if the length limits
+    it.
     """
 
     path: Path
@@ -40,7 +40,10 @@ class IndexFileView:
     is_short: bool = False
 
     def read(self, store: Store, first: int, count: int) -> Array:
-        """Entries from number ``first`` (1 is the first) on, index.ENTRY[count], not to be written to; zeros behind the file's end."""
+        """Return ``count`` entries (index.ENTRY) from number ``first``; the first of a file is 1.
+
+        They are zeros after the file's end. The caller must not change them.
+        """
         size = index.ENTRY.size_bytes
         data = store.cache.read(self.path, index.entry_at(self.sizes.slots, first), count * size)
         if len(data) < count * size:
@@ -50,9 +53,10 @@ class IndexFileView:
 
 @dataclass(slots=True)
 class FileTimes:
-    """What the records tell of one file: store times of its first and last entry's record, ms, 0 where that is not known.
+    """Store times of the records of a file's first and last entry, ms, 0 where unknown.
 
-    ``wrong`` counts the entries that are dated otherwise; ``first_wrong`` is the number of the first of them.
+    ``wrong`` counts the entries with another time than their record; ``first_wrong`` is the number of the first of
+    them.
     """
 
     begin_ms: int = 0
@@ -63,11 +67,11 @@ class FileTimes:
 
 
 def open_view(store: Store, path: Path, sizes: IndexSizes) -> IndexFileView:
-    """A file's header, taken as far as it can be believed."""
+    """Read a file's header, and limit its count to the entries that the file can contain."""
     header = _header(store, path)
     counted = max(min(header.index_count, sizes.entries) - 1, 0)
-    there = (_length(path) - index.entry_at(sizes.slots, 1)) // index.ENTRY.size_bytes
-    entries = max(min(counted, there), 0)
+    stored = (_length(path) - index.entry_at(sizes.slots, 1)) // index.ENTRY.size_bytes
+    entries = max(min(counted, stored), 0)
     return IndexFileView(path, store.relative(path), header, entries, sizes, entries < counted)
 
 
@@ -93,10 +97,10 @@ def check_index_file(
     before: IndexFileView | None = None,
     live: bool = False,
 ) -> None:
-    """Chains as the builder hangs them, and the header against the entries and the ``times`` of their records.
+    """Check chains, and the header against the entries and the ``times`` of their records.
 
-    ``before`` is the file in front, whose end the header of a file without entries repeats. ``live``: entries may have come since the
-    file was opened.
+    ``before`` is the previous file, whose end the header of a file without entries repeats. ``live``: a broker may
+    have added entries since the file was opened.
     """
     sizes = view.sizes
     table = np.zeros(sizes.slots, np.int32)
@@ -115,7 +119,7 @@ def check_index_file(
                 file=view.name,
                 phy_offset=int(entries["phy_offset"][begin - first]),
             )
-    if view.is_short:  # the length says it all
+    if view.is_short:  # the file's length is a finding of its own
         return
     wrong_slots = _wrong_slots(store, view, table, live=live)
     if wrong_slots:
@@ -123,12 +127,12 @@ def check_index_file(
     header = view.header
     if not 0 <= header.index_count <= sizes.entries:
         findings.say("I007", f"the count is {header.index_count}, there is room for {sizes.entries}", file=view.name)
-    told = _misfits(store, view, times) if view.entries else _misfits_of_empty(view, sizes, before)
+    faults = _header_faults(store, view, times) if view.entries else _header_faults_of_empty(view, sizes, before)
     used_slots = view.entries if counts_every_put else used
     if header.used_slots != used_slots and not broken:
-        told.append(f"counts {header.used_slots} used slots, there are {used_slots}")
-    if told and not (live and _header(store, view.path) != header):
-        findings.say("I007", "the header " + "; ".join(told), file=view.name)
+        faults.append(f"counts {header.used_slots} used slots, there are {used_slots}")
+    if faults and not (live and _header(store, view.path) != header):
+        findings.say("I007", "the header " + "; ".join(faults), file=view.name)
 
 
 def _chunks(store: Store, view: IndexFileView) -> Iterator[tuple[int, Array]]:
@@ -137,8 +141,10 @@ def _chunks(store: Store, view: IndexFileView) -> Iterator[tuple[int, Array]]:
 
 
 def _wrong_slots(store: Store, view: IndexFileView, expected: Array, *, live: bool) -> int:
-    """Slots whose value is not the newest entry that belongs there; values that count as none are as good as 0, or with ``live``
-    those of entries that have come since."""
+    """Count slots whose value is not the newest entry of their chain.
+
+    A negative value, or one beyond the header's count, counts as 0. With ``live``, a newer entry is no error.
+    """
     wrong = 0
     for at in range(0, len(expected), CHUNK_ENTRIES):
         part = expected[at : at + CHUNK_ENTRIES]
@@ -153,30 +159,30 @@ def _wrong_slots(store: Store, view: IndexFileView, expected: Array, *, live: bo
     return wrong
 
 
-def _misfits(store: Store, view: IndexFileView, times: FileTimes) -> list[str]:
-    """Where a header contradicts its first and last entry, or their records."""
+def _header_faults(store: Store, view: IndexFileView, times: FileTimes) -> list[str]:
+    """Return the differences between a header and its first and last entry, or their records."""
     header = view.header
     first, last = view.read(store, 1, 1)[0], view.read(store, view.entries, 1)[0]
-    told = []
+    faults = []
     if header.begin_phy_offset != first["phy_offset"]:
-        told.append(f"begins at {header.begin_phy_offset}, its first entry at {int(first['phy_offset'])}")
+        faults.append(f"begins at {header.begin_phy_offset}, its first entry at {int(first['phy_offset'])}")
     if header.end_phy_offset != last["phy_offset"]:
-        told.append(f"ends at {header.end_phy_offset}, its last entry at {int(last['phy_offset'])}")
+        faults.append(f"ends at {header.end_phy_offset}, its last entry at {int(last['phy_offset'])}")
     if times.begin_ms and header.begin_timestamp_ms != times.begin_ms:
-        told.append(
+        faults.append(
             f"begins at time {format_time(header.begin_timestamp_ms)}, its first entry's record at {format_time(times.begin_ms)}"
         )
     if times.end_ms and header.end_timestamp_ms != times.end_ms:
-        told.append(
+        faults.append(
             f"ends at time {format_time(header.end_timestamp_ms)}, its last entry's record at {format_time(times.end_ms)}"
         )
     if header.begin_timestamp_ms > header.end_timestamp_ms and not (times.begin_ms and times.end_ms):
-        told.append("ends before it begins")
-    return told
+        faults.append("ends before it begins")
+    return faults
 
 
-def _misfits_of_empty(view: IndexFileView, sizes: IndexSizes, before: IndexFileView | None) -> list[str]:
-    """Where the header of a file without entries is not what a broker seeds it with: the end of a full file in front."""
+def _header_faults_of_empty(view: IndexFileView, sizes: IndexSizes, before: IndexFileView | None) -> list[str]:
+    """Return an error unless the header of a file without entries is the end of a full previous file."""
     if before is None or before.header.index_count < sizes.entries:
         return []
     end = before.header.end_timestamp_ms, before.header.end_phy_offset

@@ -1,4 +1,4 @@
-"""The files of a store by name, length and type, before anything in them is read (store format 1; store behaviour 1.4)."""
+"""Check the files of a store by name, length and type, without reading them (store format 1; store behaviour 1.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store_core.storage.store import QueueKey, Store
 
 
 def check_layout(store: Store, findings: Findings) -> None:
-    """Everything but the index folder, whose sizes are told by its files' content."""
+    """Check all files but the index folder, where the sizes depend on the files' content."""
     for found in wrong_types(store):
         findings.add(found)
     if store.aborted:
@@ -31,7 +31,7 @@ def check_layout(store: Store, findings: Findings) -> None:
 
 
 def _check_changes(store: Store, findings: Findings) -> None:
-    """Changes of rmqctl's own that are unfinished, or of which nobody can tell."""
+    """Report rmqctl's own changes that are unfinished, or whose state is unreadable."""
     try:
         for id in list_ids(store.root):
             _check_change(store, id, findings)
@@ -48,8 +48,8 @@ def _check_change(store: Store, id: str, findings: Findings) -> None:
         return
     if not head.state.finished:
         at_work = is_locked(store.root)
-        said = "is unfinished, and somebody is at work on this store" if at_work else "was interrupted"
-        findings.say("S004", f"the change {id} {said}", file=folder)
+        state = "is unfinished, and somebody is at work on this store" if at_work else "was interrupted"
+        findings.say("S004", f"the change {id} {state}", file=folder)
 
 
 def _check_log(store: Store, findings: Findings) -> None:
@@ -73,7 +73,7 @@ def _check_log(store: Store, findings: Findings) -> None:
     if log.configured_file_size_bytes is None and len(lengths) == len(log.segments) > 1:
         findings.say("S003", "no two log files have the same length")
     for stray in log.strays:
-        _stray(store, stray, findings, "L010", "L018")
+        _report_stray(store, stray, findings, "L010", "L018")
 
 
 def _check_queue(store: Store, key: QueueKey, files: SegmentSequence, findings: Findings) -> None:
@@ -107,11 +107,11 @@ def _check_queue(store: Store, key: QueueKey, files: SegmentSequence, findings: 
             queue_id=key.queue_id,
         )
     for stray in files.strays:
-        _stray(store, stray, findings, "Q013", "Q013", key)
+        _report_stray(store, stray, findings, "Q013", "Q013", key)
 
 
 def _missing_files(files: SegmentSequence) -> list[tuple[int, int]]:
-    """Stretches (start, bytes) for which there is no file; what a short file lacks is another matter."""
+    """Return ranges (start, bytes) without a file; the missing end of a short file is not one."""
     size = files.file_size_bytes
     found = []
     for segment, following in zip(files.segments, files.segments[1:], strict=False):
@@ -121,7 +121,7 @@ def _missing_files(files: SegmentSequence) -> list[tuple[int, int]]:
     return found
 
 
-def _stray(
+def _report_stray(
     store: Store, stray: Stray, findings: Findings, code: str, duplicate_code: str, key: QueueKey | None = None
 ) -> None:
     findings.say(
@@ -135,6 +135,6 @@ def _stray(
 
 
 def check_index_layout(store: Store, sizes: IndexSizes | None, findings: Findings) -> None:
-    """Index files by length, and what else lies beside them."""
+    """Check the lengths of index files, and report foreign files next to them."""
     for found in index_strays(store, sizes):
         findings.add(found)

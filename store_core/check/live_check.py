@@ -1,8 +1,9 @@
-"""What a store looks like by now, for a check beside a broker that writes, rolls over and deletes files meanwhile.
+"""List a live store again, for checks while a broker writes, rolls over and deletes files.
 
-A broker writes records first and entries behind them, and removes the oldest files of the log first and then those that lead there.
-So queue files are listed in front of the log: what they lead to is in it, and what they no longer lead to is not. What seems wrong all
-the same may have been read in the midst of a change, so it is looked at again.
+A broker writes records first and their entries later; it removes the oldest files of the log first, and then the
+files that point there. So queue files are listed before the log: the listed log has the records that they point to,
+and lacks those to which no queue file points any more. An error may still come from a read in the middle of a change,
+so each one is checked again.
 """
 
 from __future__ import annotations
@@ -18,30 +19,32 @@ from store_core.storage.live_start import Begin
 from store_core.storage.store import QueueKey, Store
 
 _LOOKS: Final = 3
-_MOST_DOUBTFUL: Final = 64  # queues: where more seem wrong twice, nobody is in the midst of them all
-_PAUSE_SECONDS: Final = 0.2  # longer than a broker takes to go on with what it is in the midst of
+_MOST_DOUBTFUL: Final = 64  # queues: a broker is not changing more than these at the same moment
+_PAUSE_SECONDS: Final = 0.2  # longer than one change by a broker takes
 
 
 def store_now(store: Store) -> Store:
-    """The store listed anew. Close it as any other."""
+    """List the store again. The caller closes the result."""
     now = Store(store.settings)
     _ = now.queues, now.batch_queues, now.ext_queues, now.index_files, now.log
     return now
 
 
 def first_phy_offset_now(store: Store) -> int:
-    """Where the log begins by now; what lies in front has expired."""
+    """Return the present start of the log; everything before it has expired."""
     return Begin(store.log).phy_offset
 
 
 def log_reaches(store: Store, phy_offset: int, *, live: bool) -> bool:
-    """Whether the log's files go on behind an offset: of a live store, by now."""
+    """Return True if the log's files continue after an offset; the files of a live store are listed again."""
     return phy_offset < store.log.max_phy_offset or (live and phy_offset < store.log.relisted().max_phy_offset)
 
 
 def tags_code_now(store: Store, rules: DispatchRules, phy_offset: int) -> int | None:
-    """The tags code that a record's entry is to have; None where there is none. A record may be walked over before its properties
-    have been written."""
+    """Return the tags code that the entry of a record needs; None without a record.
+
+    The walk may have read the record before the broker wrote its properties.
+    """
     options = ScanOptions(check_crc=False)
     for table in scan_log(store, from_phy_offset=phy_offset, to_phy_offset=phy_offset + 1, options=options):
         rows = Dispatcher(rules).columns(table).rows
@@ -58,18 +61,18 @@ def look_at_queues(
     *,
     live: bool,
 ) -> None:
-    """Look at queues, one by one. Of a live store they are listed anew, and what seems wrong with one has to seem so each time."""
+    """Check queues one by one. Those of a live store are listed again, and only errors that repeat are reported."""
     if not live:
         for key in keys:
             look(store, key, findings)
         return
-    codes: dict[QueueKey, Set[str]] = {}  # of what seems wrong with those that are to be looked at once more
+    codes: dict[QueueKey, Set[str]] = {}  # of the errors in queues that are checked once more
     doubtful = list(keys)
     for number in range(_LOOKS):
         if number:
             time.sleep(_PAUSE_SECONDS)
         is_last = number + 1 == _LOOKS or (number > 0 and len(doubtful) > _MOST_DOUBTFUL)
-        left: list[QueueKey] = []
+        still_doubtful: list[QueueKey] = []
         with store_now(store) as now:
             for key in doubtful:
                 found = Findings()
@@ -77,22 +80,22 @@ def look_at_queues(
                 found = found.also_in(codes[key]) if number else found
                 if found.is_serious and not is_last:
                     codes[key] = found.serious_codes
-                    left.append(key)
+                    still_doubtful.append(key)
                 else:
                     findings.join(found)
-        doubtful = left
+        doubtful = still_doubtful
         if not doubtful:
             break
 
 
 def look_at_files(store: Store, look: Callable[[Store], Findings]) -> Findings:
-    """What the files of a live store tell by their names and lengths: what seems wrong has to seem so each time."""
+    """Check names and lengths of a live store's files; only errors that repeat are reported."""
     with store_now(store) as now:
-        told = look(now)
+        found = look(now)
     for _ in range(_LOOKS - 1):
-        if not told.is_serious:
+        if not found.is_serious:
             break
         time.sleep(_PAUSE_SECONDS)
         with store_now(store) as now:
-            told = look(now).also_in(told.serious_codes)
-    return told
+            found = look(now).also_in(found.serious_codes)
+    return found

@@ -1,4 +1,4 @@
-"""What the frames of the log say about its health."""
+"""Convert the frames of the log to findings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _DAMAGE_BY_CODE: Final = {
 }
 UNREADABLE: Final = "L021"
 MISSING: Final = "L006"
-REMOVED: Final = "L025"  # missing, and so is all in front
+REMOVED: Final = "L025"  # missing, as is everything before it
 _WHY_UNREADABLE: Final = {HoleCode.NO_PERMISSION: "permission denied", HoleCode.IO_ERROR: "input/output error"}
 
 
 def finding_code_inside(kind: int, code: int) -> str:
-    """The code of the finding for a stretch that is no message, with good records behind it."""
+    """Return the finding's code for a range that is no message, with good records after it."""
     if kind == FrameKind.DAMAGE:
         return _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", ""))[0]
     if kind == FrameKind.HOLE and code != HoleCode.NO_FILE:
@@ -45,40 +45,42 @@ def finding_code_inside(kind: int, code: int) -> str:
 
 
 def is_missing_file(kind: int, code: int, file: str) -> bool:
-    """Whether it is a whole file that is not there, not the end of one."""
+    """Return True for a whole missing file, False for the missing end of one."""
     return kind == FrameKind.HOLE and code == HoleCode.NO_FILE and not file
 
 
 class LogFindings:
-    """Turns frame tables, given in log order, into findings.
+    """Converts frame tables, given in log order, to findings.
 
-    What may be the torn tail is held back until something good follows or the log ends. Lists are bounded; what is
-    beyond the bound is counted and said in one last finding a code. Segments walked side by side have one of these each,
-    joined in log order afterwards.
+    A range that may be the torn tail is held until something good follows or the log ends. Lists are bounded; the
+    rest is counted and reported in one last finding for each code. Segments walked at the same time have one of these
+    each, joined in log order afterwards.
 
-    ``log`` is the one that is walked, so that a stretch that a broker removes from its front meanwhile is told as such.
+    ``log`` is the walked log; it shows which ranges a broker has removed from its start meanwhile.
     """
 
     def __init__(self, log: SegmentSequence | None = None, *, writes_pages: bool = False) -> None:
-        self._writes_pages = writes_pages  # writeWithoutMmap: older bytes follow the last record, up to the next page
+        self._writes_pages = writes_pages  # with writeWithoutMmap, old bytes fill the page after the last record
         self._found = Findings()
         self._begin = None if log is None else Begin(log)
-        self._removed: list[range] = []  # stretches of the log
+        self._removed: list[range] = []  # ranges of the log
         self._saw_good = False
-        self._held: list[tuple[int, int, int, int, str]] = []  # kind, code, offset, size, file: may be the tail
+        self._held: list[
+            tuple[int, int, int, int, str]
+        ] = []  # kind, code, offset, size, file of ranges that may be the tail
 
     @property
     def counts(self) -> Counter[str]:
-        """How many findings there were of each code, those beyond the bound too."""
+        """The number of findings of each code, including those beyond the bound."""
         return self._found.counts
 
     @property
     def listed(self) -> list[Finding]:
-        """The findings so far, but for those beyond the bound."""
+        """The findings so far, without those beyond the bound."""
         return self._found.listed
 
     def add(self, table: FrameTable, file: str) -> None:
-        """Look at a table; ``file`` is the segment, relative to the store root."""
+        """Add the frames of a table; ``file`` is the segment, relative to the store root."""
         if table.is_good:
             if len(table):
                 self._good()
@@ -87,20 +89,20 @@ class LogFindings:
         goods = good.nonzero()[0]
         others = (~good & ~table.of_kind(FrameKind.BLANK)).nonzero()[0]
         seen = 0
-        columns = (others, goods.searchsorted(others), *(c[others] for c in _stretch_columns(table)))
+        columns = (others, goods.searchsorted(others), *(c[others] for c in _range_columns(table)))
         for row, before, kind, code, at, size in zip(*(column.tolist() for column in columns), strict=True):
             if before > seen:
                 self._good()
                 seen = before
             if kind != FrameKind.MESSAGE:
-                self._stretch(kind, code, at, size, file)
+                self._hold_or_report(kind, code, at, size, file)
             elif not self._only_counted(code):
                 self._record(_frame_row(table, row), file)
         if len(goods) > seen:
             self._good()
 
     def add_rows(self, rows: Iterable[FrameRow], file: str) -> None:
-        """As ``add``, of a walk in runs."""
+        """Add frames of a walk in runs, as ``add`` does."""
         for row in rows:
             if row.kind == FrameKind.MESSAGE and row.code == FrameCode.OK:
                 self._good()
@@ -108,25 +110,27 @@ class LogFindings:
                 if not self._only_counted(row.code):
                     self._record(row, file)
             elif row.kind != FrameKind.BLANK:
-                self._stretch(*row[:4], file)
+                self._hold_or_report(*row[:4], file)
 
     def join(self, following: LogFindings) -> None:
-        """Take over the findings of the segment behind."""
+        """Add the findings of the following segment."""
         if following._saw_good:
             self._good()
         for found in following._found.listed:
             self._found.add(found)
         self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in following.counts.items()})
-        for stretch in following._removed:
-            self._note_removed(stretch)
+        for removed in following._removed:
+            self._add_removed(removed)
         self._held += following._held
 
     def hole(self, phy_offset: int, size_bytes: int) -> None:
-        """A stretch of the log without a file."""
+        """Add a range of the log without a file."""
         self._held.append((FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes, ""))
 
     def _only_counted(self, code: int) -> bool:
-        """Count a record with a fault of which no more are listed, so that there may be millions; False for all others."""
+        """Count a faulty record if its code's list is full, and return True; there may be millions. Else return
+        False.
+        """
         finding_code = _BY_FRAME_CODE[code][0]
         if not self._found.is_full(finding_code):
             return False
@@ -135,10 +139,10 @@ class LogFindings:
         return True
 
     def _record(self, row: FrameRow, file: str) -> None:
-        """A record with a fault."""
+        """Report a record with a fault."""
         self._good()
         finding_code, text = _BY_FRAME_CODE[row.code]
-        self._say(
+        self._report(
             finding_code,
             text.format(own_phy_offset=row.own_phy_offset),
             file,
@@ -149,8 +153,8 @@ class LogFindings:
             queue_offset=row.queue_offset,
         )
 
-    def _stretch(self, kind: int, code: int, at: int, size: int, file: str) -> None:
-        """What is no record."""
+    def _hold_or_report(self, kind: int, code: int, at: int, size: int, file: str) -> None:
+        """Report old records; hold any other range without records."""
         if kind == FrameKind.STALE:
             is_dirt = self._writes_pages and at + size <= page_end(at)
             severity: Severity | None = "info" if is_dirt else None
@@ -160,77 +164,79 @@ class LogFindings:
             self._held.append((kind, code, at, size, file))
 
     def _good(self) -> None:
-        """A good record stands here: what was held back is damage inside the log."""
+        """Note a good record: the held ranges are damage inside the log."""
         self._saw_good = True
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.ZEROS:
-                self._say("L003", f"{size} zero bytes inside the log", file, at, size)
+                self._report("L003", f"{size} zero bytes inside the log", file, at, size)
             elif kind == FrameKind.HOLE:
-                self._say_hole(code, at, size, file)
+                self._report_hole(code, at, size, file)
             else:
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
-                self._say(finding_code, text, file, at, size)
+                self._report(finding_code, text, file, at, size)
         self._held.clear()
 
     def good_after(self) -> None:
-        """The log goes on behind what was looked at: damage at its end is no tail."""
+        """Note that the log continues after the walked part: damage at that part's end is no tail."""
         self._good()
 
     @property
     def may_be_torn(self) -> bool:
-        """Whether what was looked at last is damage or a missing file, which may be a tail that is being written."""
+        """True if the last frames are damage or a missing file: perhaps a tail that a broker is writing."""
         return any(
             kind == FrameKind.DAMAGE or is_missing_file(kind, code, file) for kind, code, _, _, file in self._held
         )
 
     def put_back(self) -> int | None:
-        """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
+        """Forget the held ranges, and return the start of the first; None without any. A later walk reads them again."""
         start = self._held[0][2] if self._held else None
         self._held.clear()
         return start
 
     def end(self, *, live: bool = False, log_goes_on: bool = False) -> list[Finding]:
-        """The log is over: what is still held back is its tail, which a broker that runs may be writing. It makes files ahead and, when
-        it starts, removes them, one by one: one that is missing there is not told.
+        """Report the held ranges as the log's tail, and return all findings.
 
-        ``log_goes_on``: only the part that was looked at is over; damage at its end is no tail. A last write may have
-        ended in the segment of the last good record and in the next one; what is damaged behind those was no last write.
+        * ``live``: a broker may be writing the tail, so damage there is no finding. It makes files ahead, and removes
+          them one by one when it starts, so a missing one is no finding either.
+        * ``log_goes_on``: only the walked part has ended; damage at its end is no tail.
+        * A last write may have ended in the segment of the last good record or in the next one; damage in later
+          segments is not from a last write.
         """
         damaged = dict.fromkeys(file for kind, _, _, _, file in self._held if kind == FrameKind.DAMAGE)
         of_the_tail = set(islice(damaged, _TAIL_SEGMENTS))
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
                 if log_goes_on or not (live and is_missing_file(kind, code, file)):
-                    self._say_hole(code, at, size, file)
+                    self._report_hole(code, at, size, file)
             elif kind == FrameKind.DAMAGE and (log_goes_on or not (live or file in of_the_tail)):
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
-                self._say(finding_code, text, file, at, size)
+                self._report(finding_code, text, file, at, size)
             elif kind == FrameKind.DAMAGE and not live:
-                self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
+                self._report("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
         for gone in self._removed:
             text = f"{len(gone)} bytes of the log went away while it was read"
-            self._say(REMOVED, text, None, gone.start, len(gone))
+            self._report(REMOVED, text, None, gone.start, len(gone))
         self._removed.clear()
         return self._found.all()
 
-    def _note_removed(self, stretch: range) -> None:
-        """Keep a stretch to be said, as part of the one in front where it goes on."""
-        if self._removed and self._removed[-1].stop == stretch.start:
-            stretch = range(self._removed.pop().start, stretch.stop)
-        self._removed.append(stretch)
+    def _add_removed(self, removed: range) -> None:
+        """Keep a removed range for ``end``; adjacent ones are joined."""
+        if self._removed and self._removed[-1].stop == removed.start:
+            removed = range(self._removed.pop().start, removed.stop)
+        self._removed.append(removed)
 
-    def _say_hole(self, code: int, at: int, size: int, file: str) -> None:
+    def _report_hole(self, code: int, at: int, size: int, file: str) -> None:
         if code == HoleCode.NO_FILE and self._begin is not None and self._begin.has_passed(at + size):
-            self._note_removed(range(at, at + size))
+            self._add_removed(range(at, at + size))
         elif code == HoleCode.NO_FILE and file:
-            self._say(MISSING, f"the file lacks its last {size} bytes", file, at, size)
+            self._report(MISSING, f"the file lacks its last {size} bytes", file, at, size)
         elif code == HoleCode.NO_FILE:
-            self._say(MISSING, f"no file for {size} bytes of the log", None, at, size)
+            self._report(MISSING, f"no file for {size} bytes of the log", None, at, size)
         else:
-            self._say(UNREADABLE, f"{size} bytes cannot be read: {_WHY_UNREADABLE[HoleCode(code)]}", file, at, size)
+            self._report(UNREADABLE, f"{size} bytes cannot be read: {_WHY_UNREADABLE[HoleCode(code)]}", file, at, size)
 
-    def _say(
+    def _report(
         self,
         code: str,
         message: str,
@@ -254,12 +260,12 @@ class LogFindings:
         )
 
 
-def _stretch_columns(table: FrameTable) -> tuple[Ints, ...]:
+def _range_columns(table: FrameTable) -> tuple[Ints, ...]:
     return table.kind, table.code, table.phy_offset, table.size_bytes
 
 
 def _frame_row(table: FrameTable, row: int) -> FrameRow:
-    columns = _stretch_columns(table)
+    columns = _range_columns(table)
     queues = table.own_phy_offset, table.queue_id, table.queue_offset
     topic = table.topic(row) if table.kind[row] == FrameKind.MESSAGE else b""
     return FrameRow._make([*(int(column[row]) for column in (*columns, *queues)), topic])

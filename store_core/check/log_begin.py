@@ -1,8 +1,8 @@
-"""A log that does not begin at 0: whether what lay before has expired, or is missing (store behaviour 11).
+"""Decide whether the records before a log's first byte have expired or are missing (store behaviour 11).
 
-Both leave a log without its first segments, and queue entries that point there. A broker deletes a segment once it is older than
-fileReservedTime, and with it every queue and index file that leads to nothing else. So a first record that is younger, and
-derived files that no broker would have left, are signs of a loss.
+Both leave a log without its first segments, and queue entries that point there. A broker deletes a segment once it is
+older than fileReservedTime, and then every queue and index file that points nowhere else. So a younger first record,
+and derived files that no broker would have left, are signs of a loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-MISSING_BEGIN: Final = "L026"  # what is gone is no fault of what stands, and no command here mends it
+MISSING_BEGIN: Final = "L026"  # no command can repair it, and the rest of the store may be sound
 _CHUNK_ENTRIES: Final = 1 << 16
 _KEPT_HOURS: Final = "72"
 _MS_PER_HOUR: Final = 3_600_000
@@ -37,9 +37,9 @@ _MOST_GROUPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class QueueBefore:
-    """Messages of one queue before the log's first byte: queue offsets [first, end), as its entries tell.
+    """Messages of one queue before the log's first byte: queue offsets [first, end) of its entries.
 
-    ``files_left``: queue files that hold nothing else, and that a broker deletes with the segments.
+    ``files_left``: queue files that contain nothing else, and that a broker deletes with the segments.
     """
 
     key: QueueKey
@@ -52,12 +52,14 @@ class QueueBefore:
 
 @dataclass(frozen=True, slots=True)
 class LogBegin:
-    """What tells of the log before its first byte, ``phy_offset``.
+    """The traces of the log before its first byte, ``phy_offset``.
 
-    ``groups`` have not consumed all of it. ``is_young``: when the store was last written to, the log's first record was not as old
-    as ``kept_hours``, after which segments are deleted. ``files_left``: derived files that a broker deletes with the segments.
-    ``is_after_checkpoint``: the log's first record is newer than the checkpoint. ``is_followed``: queue files up to here were
-    deleted, as a broker does after it has deleted segments.
+    * ``groups``: consumer groups that have not consumed all of it.
+    * ``is_young``: at the store's last write, the log's first record was younger than ``kept_hours``, after which
+      segments expire.
+    * ``files_left``: derived files that a broker deletes with the segments.
+    * ``is_after_checkpoint``: the log's first record is newer than the checkpoint.
+    * ``is_followed``: queue files up to here are deleted, as a broker does after it has deleted segments.
     """
 
     phy_offset: int = 0
@@ -71,51 +73,56 @@ class LogBegin:
 
     @property
     def messages(self) -> int:
-        return sum(each.messages for each in self.queues)
+        return sum(queue_before.messages for queue_before in self.queues)
 
     @property
     def is_missing(self) -> bool:
-        """Whether the signs speak for a loss rather than for expiry."""
+        """True if the signs point to a loss rather than to expiry."""
         if not self.messages:
             return False
         return bool(self.files_left) or self.is_after_checkpoint or (self.is_young and not self.is_followed)
 
     def signs(self) -> list[str]:
-        """What speaks for a loss, in words."""
-        told = []
+        """Return the signs of a loss in words."""
+        signs = []
         if self.messages:
-            told.append(f"{counted(self.messages, 'queue entry points', 'queue entries point')} there")
+            signs.append(f"{counted(self.messages, 'queue entry points', 'queue entries point')} there")
         if self.is_young:
-            told.append(f"it was too young to expire after {self.kept_hours} h (fileReservedTime)")
+            signs.append(f"it was too young to expire after {self.kept_hours} h (fileReservedTime)")
         if self.files_left:
             files = counted(self.files_left, "queue or index file is", "queue or index files are")
-            told.append(f"{files} left that a broker deletes with it")
+            signs.append(f"{files} left that a broker deletes with it")
         if self.is_after_checkpoint:
-            told.append("the checkpoint is older than the first record")
+            signs.append("the checkpoint is older than the first record")
         if self.groups:
             more = f" and {len(self.groups) - _MOST_GROUPS} more" if len(self.groups) > _MOST_GROUPS else ""
-            told.append(f"consumer groups have not got all of it ({', '.join(self.groups[:_MOST_GROUPS])}{more})")
-        return told
+            signs.append(f"consumer groups have not got all of it ({', '.join(self.groups[:_MOST_GROUPS])}{more})")
+        return signs
 
     def findings(self) -> Iterator[Finding]:
-        """L026 where the log's begin is missing."""
+        """Yield L026 if the log's start is missing."""
         if self.is_missing:
             text = f"the log begins at {self.phy_offset}, and what lay before is missing: {'; '.join(self.signs())}"
             yield finding(MISSING_BEGIN, text, file=paths.COMMITLOG, phy_offset=0, size_bytes=self.phy_offset)
 
 
 def besides_missing_begin(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Leave out that the log's begin is missing: what a mending command leaves when it has done all there is to do."""
+    """Leave out the finding for a missing start of the log, which no repairing command can correct."""
     return (found for found in findings if found.code != MISSING_BEGIN)
 
 
 def log_begin(
     store: Store, *, begin_phy_offset: int | None = None, last_timestamp_ms: int = 0, live: bool = False
 ) -> LogBegin:
-    """Read what queues, index and checkpoint tell of the log before its first byte.
+    """Read the traces in queues, index and checkpoint of the log before its first byte.
 
-    ``begin_phy_offset``: where it will begin, if not where it does. ``last_timestamp_ms``: when the last record was stored, as far as
-    the caller knows. ``live``: a broker is at work, and may be deleting just now. Raises FailedError where a file cannot be read.
+    Args:
+        begin_phy_offset: where the log will start, if not at its present start.
+        last_timestamp_ms: the store time of the last record, as far as the caller knows it.
+        live: a broker is running and may be deleting files now.
+
+    Raises:
+        FailedError: a file cannot be read.
     """
     begin = store.log.min_phy_offset if begin_phy_offset is None else begin_phy_offset
     if not store.log.segments or begin <= 0:
@@ -127,14 +134,16 @@ def log_begin(
     first_ms = _first_timestamp_ms(store, begin)
     checkpoint_ms = read_checkpoint(store.root).physic_msg_timestamp_ms
     written_ms = max(last_timestamp_ms, checkpoint_ms, _written_timestamp_ms(store, last_timestamp_ms, live=live))
-    left = 0 if live else sum(each.files_left for each in queues) + _index_files_left(store, begin)
+    files_left = (
+        0 if live else sum(queue_before.files_left for queue_before in queues) + _index_files_left(store, begin)
+    )
     return LogBegin(
         begin,
         queues,
-        _groups_before(store, {each.key: each.end_queue_offset for each in queues}),
+        _groups_before(store, {queue_before.key: queue_before.end_queue_offset for queue_before in queues}),
         hours.isdecimal() and first_ms > 0 and written_ms - first_ms < int(hours) * _MS_PER_HOUR,
         hours,
-        left,
+        files_left,
         not live and 0 < checkpoint_ms < first_ms,
         _is_followed(store, begin),
     )
@@ -150,9 +159,9 @@ def _queues_before(store: Store, begin: int) -> Iterator[QueueBefore]:
 
 
 def _before(key: QueueKey, files: SegmentSequence, layout: Layout, begin: int) -> QueueBefore | None:
-    """The run of entries at a queue's begin that point before an offset; fillers may stand in it."""
+    """Count the leading entries of a queue that point before an offset; fillers may be among them."""
     is_batch = layout is queue.BATCH_ENTRY
-    messages = size_bytes = left = end = 0
+    messages = size_bytes = files_left = end = 0
     first: int | None = None
     for segment in files.segments:
         is_whole = True
@@ -173,12 +182,12 @@ def _before(key: QueueKey, files: SegmentSequence, layout: Layout, begin: int) -
                 break
         if not is_whole:
             break
-        left += segment is not files.segments[-1]
-    return None if first is None else QueueBefore(key, first, end, messages, size_bytes, left)
+        files_left += segment is not files.segments[-1]
+    return None if first is None else QueueBefore(key, first, end, messages, size_bytes, files_left)
 
 
 def _chunks(files: SegmentSequence, segment: Segment, layout: Layout) -> Iterator[tuple[int, NDArray[Any]]]:
-    """A queue file's entries and where they begin: the first one alone, which as a rule tells all."""
+    """Yield a queue file's entries and their start: first one entry alone, which usually decides."""
     at, count = segment.phy_offset, 1
     while at < segment.end_phy_offset:
         wanted = min(count * layout.size_bytes, segment.end_phy_offset - at)
@@ -191,7 +200,7 @@ def _chunks(files: SegmentSequence, segment: Segment, layout: Layout) -> Iterato
 
 
 def _index_files_left(store: Store, begin: int) -> int:
-    """Index files, but for the newest, that lead to nothing else."""
+    """Count index files, except the newest, whose entries all point before an offset."""
     sizes = index_sizes(store).sizes
     if sizes is None:
         return 0
@@ -200,7 +209,7 @@ def _index_files_left(store: Store, begin: int) -> int:
 
 
 def _is_followed(store: Store, begin: int) -> bool:
-    """Whether a queue's first files are gone, up to an entry that leads to the last missing segment or behind it."""
+    """Return True if a queue's first files are gone, up to an entry in or after the last missing segment."""
     reached = begin - (store.log.file_size_bytes or 0)
     for files in store.queues.values():
         if files.segments and files.min_phy_offset > 0:
@@ -211,7 +220,7 @@ def _is_followed(store: Store, begin: int) -> bool:
 
 
 def _groups_before(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
-    """Groups whose progress lies before these numbers: they have not got all that is gone."""
+    """Return the groups whose progress is before these queue offsets."""
     progress = offset_table(read_config(store.root))
     return tuple(
         sorted({g for (g, topic, number), at in progress.items() if at < ends.get(QueueKey(topic, number), 0)})
@@ -219,15 +228,15 @@ def _groups_before(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...
 
 
 def _first_timestamp_ms(store: Store, begin: int) -> int:
-    """Store time of the first record that starts a segment; 0 where none does."""
+    """Return the store time of the first record that starts a segment; 0 without one."""
     starts = (segment.phy_offset for segment in store.log.segments if segment.phy_offset >= begin)
     return next((ms for at in starts if (ms := read_store_timestamp_ms(store.log, at))), 0)
 
 
 def _written_timestamp_ms(store: Store, last_timestamp_ms: int, *, live: bool) -> int:
-    """When a broker last wrote its groups' progress, which it does without messages too; 0 where files' times tell nothing.
+    """Return when a broker last wrote its groups' progress, which it does even without messages; 0 if unknown.
 
-    Copies have new times. They are believed where the log's first file has that of what it holds.
+    Files of a copied store have new times. They count only if the time of the log's first file fits its records.
     """
     if live:
         return time.time_ns() // _NS_PER_MS

@@ -1,4 +1,4 @@
-"""What a check remembers of the walk over the log."""
+"""Keep the facts of a walk over the log that later checks need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store_core.storage.store import Store
 
 @dataclass(slots=True)
 class LogMap:
-    """Where the log begins and ends, where it holds no records, and the last record.
+    """Start and end of the log, the ranges without records, and the last record.
 
     ``not_records`` are damaged, zero, stale and missing ranges; ``end_phy_offset`` is the end of the last record.
     """
@@ -52,24 +52,28 @@ class LogMap:
         self.largest_store_timestamp_ms = max(self.largest_store_timestamp_ms, int(newest.max()))
 
     def from_offset(self, min_phy_offset: int) -> LogMap:
-        """The same log, of which what lies in front of an offset has expired."""
+        """Return the map of the log after its records before an offset have expired."""
         return replace(self, min_phy_offset=max(min_phy_offset, self.min_phy_offset))
 
 
 def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
-    """What only the walk shows: fillers and tombstones that rmqctl left, by their exact shape (L015, L016), segments that
-    were never used (L014), records without a store time (L019) and up to the very end of a segment (L008).
+    """Report marks that only the walk shows.
+
+    * fillers and tombstones that rmqctl left, by their exact shape (L015, L016)
+    * segments that were never used (L014)
+    * records without a store time (L019)
+    * records that reach the very end of a segment (L008)
     """
     for row in filler_rows(table):
-        _say(store, table, row, findings, "L015", "a filler closes a hole here")
+        _report(store, table, row, findings, "L015", "a filler closes a hole here")
     for row in tombstone_rows(table):
-        _say(store, table, row, findings, "L016", "a tombstone stands for a lost message")
+        _report(store, table, row, findings, "L016", "a tombstone stands for a lost message")
     for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)).tolist():
         timestamp_ms = int(table.store_timestamp_ms[row])
-        _say(store, table, row, findings, "L019", f"the store time is {timestamp_ms}, {format_time(timestamp_ms)}")
+        _report(store, table, row, findings, "L019", f"the store time is {timestamp_ms}, {format_time(timestamp_ms)}")
     if size := store.log.file_size_bytes:
         for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)).tolist():
-            _say(store, table, row, findings, "L008", "the record leaves no room for the segment's blank")
+            _report(store, table, row, findings, "L008", "the record leaves no room for the segment's blank")
     if table.is_good:
         return
     for row in np.flatnonzero(table.of_kind(FrameKind.ZEROS)).tolist():
@@ -86,7 +90,7 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
                 )
 
 
-def _say(store: Store, table: FrameTable, row: int, findings: Findings, code: str, message: str) -> None:
+def _report(store: Store, table: FrameTable, row: int, findings: Findings, code: str, message: str) -> None:
     if findings.is_full(code):
         findings.counts[code] += 1
         return

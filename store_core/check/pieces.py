@@ -1,4 +1,4 @@
-"""Which parts of the log a verification looks at: all of it, a range, or a random share."""
+"""Choose the parts of the log for a verification: all of it, a range, or a random share."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from store_core.scan.runs import RunOptions, Runs, scan_runs
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
-_SAMPLE_SIZE_BYTES: Final = 16 << 20  # much longer than a record, so that few windows begin in one for long
+_SAMPLE_SIZE_BYTES: Final = 16 << 20  # much longer than a record, so the cut records at its edges matter little
 _LEAST_SAMPLE_SIZE_BYTES: Final = 64 << 10
-_LEAST_SAMPLES: Final = 64  # of a log, were all of them taken
+_LEAST_SAMPLES: Final = 64  # windows of a log, if all were chosen
 _FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
-# A piece that begins inside a record cannot tell the record's rest from damage.
+# In a piece that starts inside a record, the record's rest looks like damage.
 _LONGEST_REST_BYTES: Final = record.DEFAULT_MAX_MESSAGE_SIZE_BYTES + record.RECORD_OVERHEAD_LIMIT_BYTES
 
 
 def whole_log(store: Store) -> list[Piece]:
-    """A piece for each segment."""
+    """Return a piece for each segment."""
     return [Piece(segment, segment.phy_offset, nominal_end(store.log, segment), True) for segment in store.log.segments]
 
 
 def log_range(store: Store, from_phy_offset: int | None, to_phy_offset: int | None) -> list[Piece]:
-    """Pieces with the frames whose first byte lies in [from, to), the first one found by a walk from its segment's start.
+    """Return pieces with the frames whose first byte lies in [from, to).
 
-    Raises UsageError for a range outside the log.
+    A walk from its segment's start finds the first frame. Raises UsageError for a range outside the log.
     """
     pieces = []
     is_inside = not store.log.segments
@@ -52,20 +52,20 @@ def log_range(store: Store, from_phy_offset: int | None, to_phy_offset: int | No
 
 
 def _first_frame(store: Store, segment: Segment, phy_offset: int) -> tuple[int, bool]:
-    """Where the first frame at or behind an offset starts, and whether that is where another one ends."""
+    """Return the start of the first frame at or after an offset, and whether another frame ends there."""
     end, chained = phy_offset, False
-    in_front = Piece(segment, segment.phy_offset, phy_offset, True)
-    for runs in scan_runs(store, in_front, RunOptions(flags=ScanFlag(0))):
+    walk = Piece(segment, segment.phy_offset, phy_offset, True)
+    for runs in scan_runs(store, walk, RunOptions(flags=ScanFlag(0))):
         end, chained = runs.end_phy_offset, runs.rows[-1].kind in _FRAMES
     return (max(end, phy_offset), True) if chained else (phy_offset, False)
 
 
 def random_pieces(store: Store, share: float, seed: int | None = None) -> list[Piece]:
-    """Random windows of the log, together about ``share`` (above 0, at most 1) of it and at least one; neighbours are joined.
+    """Return random windows of the log, together about ``share`` (above 0, at most 1) of it and at least one.
 
-    ``seed`` makes the choice repeatable. Raises UsageError for a share out of range.
+    Neighbours are joined. ``seed`` makes the choice repeatable. Raises UsageError for a share out of range.
     """
-    from random import Random  # not loaded by who looks at everything
+    from random import Random  # a check of the whole log does not need it
 
     if not 0 < share <= 1:
         raise UsageError(f"a share of {share:.3%} is no sample", to_do="give more than 0% and at most 100%")
@@ -88,7 +88,7 @@ def random_pieces(store: Store, share: float, seed: int | None = None) -> list[P
 
 
 def without_rest(piece: Piece, parts: Iterator[Runs]) -> Iterator[Runs]:
-    """The rows of a piece without what is in front of its first frame, where that may be the rest of a record."""
+    """Yield the rows of a piece without the bytes before its first frame, where they may be a record's rest."""
     held: list[Runs] = []
     for runs in parts:
         first = next((number for number, row in enumerate(runs.rows) if row.kind in _FRAMES), None)

@@ -1,4 +1,4 @@
-"""Config files, and the progress they tell, against the queues (store format 9; store behaviour 12)."""
+"""Check config files, and the progress in them, against the queues (store format 9; store behaviour 12)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Ends = tuple[int, int]
 
 
 def check_progress(store: Store, config: ConfigFiles, log_keys: Collection[QueueKey], findings: Findings) -> None:
-    """``log_keys`` are the queues that the log's messages belong to. Without queue files nothing is compared with them."""
+    """Check progress and topics against the queues; without queue files, only the topics.
+
+    ``log_keys`` are the queues of the log's messages.
+    """
     for found in config.findings:
         findings.add(found)
     _check_topics(store, config, log_keys, findings)
@@ -29,7 +32,7 @@ def check_progress(store: Store, config: ConfigFiles, log_keys: Collection[Queue
 
 
 def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueKey], findings: Findings) -> None:
-    """Topics that the log or the queues know and topics.json does not."""
+    """Report topics that the log or the queues have and topics.json lacks."""
     if config.in_rocksdb or config.topics.too_large:
         return
     seen = {*log_keys, *(() if store.queues_in_rocksdb else (*store.queues, *store.batch_queues))}
@@ -40,7 +43,7 @@ def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueK
 
 
 class _QueueEnds:
-    """First and end number of queues, read once."""
+    """First and end queue offsets of queues, each read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,7 +51,7 @@ class _QueueEnds:
         self._topics = {key.topic for key in (*store.queues, *store.batch_queues)}
 
     def of(self, key: QueueKey) -> Ends | None:
-        """None where there is no such queue."""
+        """Return the first and the end offset of a queue; None without such a queue."""
         if key not in self._known:
             self._known[key] = self._read(key)
         return self._known[key]
@@ -57,7 +60,7 @@ class _QueueEnds:
         return topic in self._topics
 
     def messages_of(self, topic: str) -> int:
-        """How many numbers a topic's queues have."""
+        """Return how many queue offsets a topic's queues have."""
         known = [self.of(key) for key in self._store.queues if key.topic == topic]
         return sum(ends[1] - ends[0] for ends in known if ends is not None)
 

@@ -1,4 +1,4 @@
-"""A bounded list of findings that counts all of them."""
+"""Collect findings: the list is bounded, the counts are complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_FINDINGS_PER_CODE: Final = 1000  # the rest is counted, not listed
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings; of each code only so many are listed, all are counted."""
+    """Collects findings: at most ``MOST_FINDINGS_PER_CODE`` of each code are listed, all are counted."""
 
     listed: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class Findings:
         )
 
     def is_full(self, code: str) -> bool:
-        """Whether no more findings of a code are listed, so that its words and places need not be found."""
+        """Return True if no more findings of a code are listed, so that the caller need not compose one."""
         return self.counts[code] >= MOST_FINDINGS_PER_CODE
 
     def add(self, found: Finding) -> None:
@@ -59,29 +59,31 @@ class Findings:
             self.listed.append(found)
 
     def join(self, others: Findings) -> None:
-        """Take over what somebody else has collected."""
+        """Add the findings of another collection."""
         for found in others.listed:
             self.add(found)
         self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in others.counts.items()})
 
     def also_in(self, codes: Set[str]) -> Findings:
-        """Without what is worse than an information, and of no code of these: the ``serious_codes`` of an earlier look."""
+        """Return the findings without serious ones of other codes than these, the ``serious_codes`` of an earlier
+        check.
+        """
         listed = [found for found in self.listed if found.severity == "info" or found.code in codes]
         kept = {found.code for found in listed}
         return Findings(listed, Counter({code: n for code, n in self.counts.items() if code in kept}))
 
     @property
     def serious_codes(self) -> Set[str]:
-        """The codes of what is worse than an information."""
+        """The codes of findings that are more than information."""
         return {found.code for found in self.listed if found.severity != "info"}
 
     @property
     def is_serious(self) -> bool:
-        """Whether anything is worse than an information."""
+        """True if any finding is more than information."""
         return any(found.severity != "info" for found in self.listed)
 
     def all(self) -> list[Finding]:
-        """What is listed, and for each code that has more, how many more."""
+        """Return the listed findings, and one more for each code with unlisted ones."""
         more = {code: count - MOST_FINDINGS_PER_CODE for code, count in self.counts.items()}
         return [
             *self.listed,

@@ -1,4 +1,4 @@
-"""Contiguous runs of numbers: findings are said once a run, however long it is."""
+"""Find contiguous runs of numbers: a run of any length is one finding."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _PAIRS_AT_ONCE: Final = 1 << 12
 
 
 def runs_of(mask: NDArray[np.bool_], start: int = 0) -> Iterator[tuple[int, int]]:
-    """[begin, end) of each run of True, in numbers from ``start`` on."""
+    """Yield [begin, end) of each run of True, in numbers that count from ``start``."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield start + begin, start + end
 
 
 def windows_of(runs: Iterable[tuple[int, int]], most: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Ascending runs by the window of at most so many numbers: its first number, and which of its numbers are in a run."""
-    at, parts = 0, list[tuple[int, int]]()
+    """Yield windows of at most ``most`` numbers over ascending runs: first number, and mask of the numbers in a run."""
+    start, parts = 0, list[tuple[int, int]]()
     for begin, stop in runs:
         while begin < stop:
-            if parts and begin >= at + most:
-                yield at, _mask(at, parts)
+            if parts and begin >= start + most:
+                yield start, _mask(start, parts)
                 parts = []
-            at = at if parts else begin
-            parts.append((begin, min(stop, at + most)))
+            start = start if parts else begin
+            parts.append((begin, min(stop, start + most)))
             begin = parts[-1][1]
     if parts:
-        yield at, _mask(at, parts)
+        yield start, _mask(start, parts)
 
 
 def _mask(at: int, parts: list[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -42,7 +42,7 @@ def _mask(at: int, parts: list[tuple[int, int]]) -> NDArray[np.bool_]:
 
 
 class Intervals:
-    """A set of numbers, given mostly in ascending runs, kept as [begin, end) pairs of eight bytes a number."""
+    """A set of numbers, given mostly in ascending runs and kept as [begin, end) pairs of two 8-byte numbers."""
 
     def __init__(self) -> None:
         self._begins, self._ends = array("q"), array("q")
@@ -57,7 +57,7 @@ class Intervals:
             self._ends.append(end)
 
     def add_numbers(self, numbers: NDArray[Any]) -> None:
-        """Numbers in any order; runs of consecutive ones are kept as such."""
+        """Add numbers in any order; consecutive ones are kept as runs."""
         if not len(numbers):
             return
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -69,18 +69,18 @@ class Intervals:
 
     @property
     def end(self) -> int:
-        """Behind the largest number; 0 without any."""
+        """The number after the largest; 0 without any."""
         return max(self._ends, default=0)
 
     def sorted(self) -> Iterator[tuple[int, int]]:
-        """Disjoint pairs in order."""
+        """Yield disjoint pairs in order."""
         begins, ends = self._disjoint()
         for at in range(0, len(begins), _PAIRS_AT_ONCE):
             part = slice(at, at + _PAIRS_AT_ONCE)
             yield from zip(begins[part].tolist(), ends[part].tolist(), strict=True)
 
     def missing(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """What of [begin, end) is not in the set."""
+        """Yield the parts of [begin, end) that are not in the set."""
         begins, ends = self._disjoint()
         first, last = int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(begins, end))
         at = begin
@@ -116,7 +116,7 @@ class OffsetRanges:
         self._ends.append(end)
 
     def add_all(self, begins: NDArray[Any], ends: NDArray[Any]) -> None:
-        """As ``add``, of ranges in order."""
+        """Add ranges in order."""
         self._begins.frombytes(begins.astype(np.int64).tobytes())
         self._ends.frombytes(ends.astype(np.int64).tobytes())
 
@@ -124,7 +124,7 @@ class OffsetRanges:
         return bool(self.contain(np.array([phy_offset]))[0])
 
     def contain(self, phy_offsets: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of the offsets lie in a range."""
+        """Return a mask of the offsets that lie in a range."""
         if not self._begins:
             return np.zeros(len(phy_offsets), bool)
         begins, ends = np.frombuffer(self._begins, np.int64), np.frombuffer(self._ends, np.int64)

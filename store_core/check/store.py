@@ -1,4 +1,4 @@
-"""A whole store against itself: log, queues, index, checkpoint, progress and config files."""
+"""Check a whole store: log, queues, index, checkpoint, progress and config files against each other."""
 
 from __future__ import annotations
 
@@ -45,14 +45,17 @@ _FLUSHED: Final = ("physic_msg_timestamp_ms", *_QUEUES)
 def check_checkpoint(
     store: Store, log: LogMap, findings: Findings, *, live: bool = False, starting: bool = False
 ) -> None:
-    """Report times that are not set, times behind the newest record, and offsets behind the log's end.
+    """Report times that are not set, times after the newest record, and offsets after the log's end.
 
-    A broker takes three seconds off, so less than that does no harm; after a crash (``starting``) the log's torn tail
-    explains it, and a broker killed before its first flush that a time is not set. A broker of 5.5 sets the queues' time and offset with
-    a flush of all queues, once a minute, so that none of them is old. On a live store the file may be newer than the walk.
+    * A broker subtracts three seconds, so a smaller difference is harmless.
+    * After a crash (``starting``) the log's torn tail explains a difference, and a broker killed before its first
+      flush explains a missing time.
+    * A broker of 5.5 sets the queues' time and offset with a flush of all queues, once a minute, so none of them is
+      old.
+    * On a live store the file may be newer than the walk.
     """
     path = store.root / paths.CHECKPOINT
-    if path.exists() and not path.is_file():  # said by the layout
+    if path.exists() and not path.is_file():  # ``check_layout`` reports it
         return
     checkpoint = read_checkpoint(store.root)
     for found in checkpoint.findings:
@@ -82,13 +85,13 @@ def check_checkpoint(
 
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
-_ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them
+_ORDER: Final = "SLCQIP"  # layout and log first: they cause many of the other findings
 _NO_LOG: Final = "S007"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """``findings`` are bounded, with a last line for each code that has more; ``summary`` counts all of them."""
+    """``findings`` are bounded, with a last one for each code that has more; ``summary`` counts all of them."""
 
     findings: list[Finding]
     summary: dict[str, int]
@@ -97,53 +100,61 @@ class CheckReport:
 def check_store(
     store: Store, *, jobs: int = 1, on_progress: Callable[[int], None] | None = None, live: bool = False
 ) -> CheckReport:
-    """Compare everything in a store with everything else; nothing is written to it.
+    """Compare all files of a store with each other, without writing to it.
 
-    ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked. ``live``: a broker
-    may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (a few bytes a message) go
-    through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
+    Entries of the log (a few bytes a message) go through a scratch file in the system's temporary folder.
+
+    Args:
+        jobs: the number of threads that walk the log.
+        on_progress: is called with the bytes walked.
+        live: a broker may be writing, so torn and not yet dispatched tails are not faults.
+
+    Raises:
+        FailedError: a file cannot be read.
     """
     share_one_heap()
-    findings, told = Findings(), index_sizes(store)
+    findings, proven = Findings(), index_sizes(store)
     if not live:
-        _check_files(store, told, findings)
+        _check_files(store, proven, findings)
     else:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
     with scratch_folder("rmqctl-check-") as folder:
-        walk = _Walk(store, config, findings, folder, live, jobs, told.sizes)
+        walk = _Walk(store, config, findings, folder, live, jobs, proven.sizes)
         walk.run(on_progress)
     if live:
-        findings.join(look_at_files(store, _files_told))
+        findings.join(look_at_files(store, _findings_of_files))
     log_listed = walk.log_findings.end(live=live)
-    listed = advised(sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0])))
+    listed = advised(
+        sorted([*findings.all(), *log_listed], key=lambda listed_finding: _ORDER.index(listed_finding.code[0]))
+    )
     shown = {found.code for found in listed}
     summary = Counter(findings.counts) + Counter(walk.log_findings.counts)
     return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in shown})
 
 
 def _check_files(store: Store, told: ProvenSizes, findings: Findings) -> None:
-    """What the files' names, lengths and types tell."""
+    """Check the names, lengths and types of the files."""
     check_layout(store, findings)
     for found in told.findings:
         findings.add(found)
     check_index_layout(store, told.sizes, findings)
 
 
-def _files_told(store: Store) -> Findings:
+def _findings_of_files(store: Store) -> Findings:
     findings = Findings()
     _check_files(store, index_sizes(store), findings)
     return findings
 
 
 def batch_topics(config: ConfigFiles) -> frozenset[str]:
-    """The topics that topics.json gives batch queues."""
+    """Return the topics that have batch queues by topics.json."""
     name, value = _BATCH_QUEUE
     return config.topics_with(name, value)
 
 
 class _Walk:
-    """One walk over the log with everything that wants to see it, and what can be said when it is over."""
+    """A walk over the log that feeds all checks, and the checks that follow it."""
 
     def __init__(
         self,
@@ -205,7 +216,7 @@ class _Walk:
         if not self.live:
             check_progress(self.store, self.config, log_keys, self.findings)
             return
-        config = read_config(self.store.root)  # before the queues: what it tells has been in them since
+        config = read_config(self.store.root)  # before the queues, which then contain all its offsets
         with store_now(self.store) as now:
             check_progress(now, config, log_keys, self.findings)
 
@@ -219,5 +230,5 @@ class _Walk:
 
 
 def _with_entries(store: Store) -> int:
-    """How many queues have any: a log cut back to nothing leaves files without."""
+    """Count the queues with entries: a log cut back to nothing leaves files without any."""
     return sum(end_of_entries(files, ENTRY) > files.min_phy_offset for files in store.queues.values())

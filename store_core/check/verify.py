@@ -1,4 +1,4 @@
-"""verify-crc: every record of the log against its checksum."""
+"""Check every record of the log against its checksums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 @dataclass(slots=True)
 class SegmentReport:
-    """One segment: how many bytes of it were walked, the records found there, and how many have wrong checksums."""
+    """The bytes walked in one segment, the records found, and how many of them have wrong checksums."""
 
     name: str
     size_bytes: int = 0
@@ -31,7 +31,7 @@ class SegmentReport:
     bad: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """A member of ``segments`` in the command line's contract."""
+        """Return a member of ``segments`` in the command line's contract."""
         return {
             "name": self.name,
             "records": self.records,
@@ -43,8 +43,11 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was looked at. ``size_bytes`` is what was walked; ``counts`` tells how many findings of each code there are,
-    listed or not. ``left`` are the pieces for which there was no time."""
+    """The result of a verification.
+
+    ``size_bytes`` counts bytes walked; ``counts`` has the number of findings of each code, listed or not. ``left``
+    are the pieces for which there was no time.
+    """
 
     size_bytes: int
     records: int
@@ -56,7 +59,7 @@ class VerifyReport:
 
     @property
     def next_phy_offset(self) -> int | None:
-        """Where a later call has to go on; None when everything asked for was looked at."""
+        """The offset where a later call must continue; None when the walk is complete."""
         return self.left[0].from_phy_offset if self.left else None
 
 
@@ -69,13 +72,19 @@ def verify_log(
     max_seconds: float | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Walk the log, or only ``pieces`` of it, and check every body and property checksum, going on behind damage.
+    """Walk the log, or only ``pieces`` of it, and check every body and property checksum, also after damage.
 
-    ``jobs`` pieces side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
-    writing, so that a torn tail is not a finding; what tells it is only asked where there is such a tail. After
-    ``max_seconds`` the walk stops a moment later; what it has not seen is ``left``, and each call sees something.
-    ``on_progress`` is told the bytes walked so far. What the disk or a missing permission withholds is a finding; raises
-    FailedError where reading fails for another reason.
+    Unreadable ranges, by disk or by permission, are findings. Memory grows with ``jobs``, not with the store.
+
+    Args:
+        jobs: how many pieces are walked at the same time.
+        live: whether a broker may be writing, so that a torn tail is no finding; a callable is only called for such a
+            tail.
+        max_seconds: the walk stops shortly after this time; ``left`` has the rest. Each call walks something.
+        on_progress: is called with the bytes walked so far.
+
+    Raises:
+        FailedError: reading fails for another reason.
     """
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
@@ -113,18 +122,18 @@ def verify_log(
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found in a piece. ``found`` is None if there was no time for it; ``left`` is what there was no time for."""
+    """The result of a piece. ``found`` is None if there was no time for it; ``left`` is the rest without time."""
 
     found: LogFindings | None = None
     left: Piece | None = None
     size_bytes: int = 0
     records: int = 0
     bad: int = 0
-    has_gone: bool = False  # the segment went away before anything of it was read
+    has_gone: bool = False  # the segment was removed before any of it was read
 
 
 class _Verifier:
-    """Looks at pieces, some of them at the same time."""
+    """Verifies pieces, some of them at the same time."""
 
     def __init__(
         self,
@@ -162,13 +171,13 @@ class _Verifier:
             self._report_progress(runs.end_phy_offset - at)
             at = runs.end_phy_offset
             if self._is_late and at < piece.to_phy_offset:
-                # What may be damage or the tail is looked at again, with what follows it.
+                # A range that may be damage or the tail is read again, with the bytes after it.
                 held_from = seen.found.put_back()
                 at = at if held_from is None else held_from
                 seen.left = piece._replace(from_phy_offset=at, chained=True)
                 break
         else:
-            at = min(at, piece.segment.end_phy_offset, piece.to_phy_offset)  # its last frame may reach out of a piece
+            at = min(at, piece.segment.end_phy_offset, piece.to_phy_offset)  # the last frame may end after the piece
         seen.size_bytes = max(at - first - unread, 0)
         seen.has_gone = gone > 0 and not seen.size_bytes
         return seen
@@ -185,12 +194,12 @@ class _Verifier:
 
 
 def _listed_bytes(row: FrameRow, segment: Segment) -> int:
-    """How many bytes of a row were there when the segment was listed."""
+    """Return how many bytes of a row were stored when the segment was listed."""
     return max(min(row.end_phy_offset, segment.end_phy_offset) - row.phy_offset, 0)
 
 
 def _gap_before(log: SegmentSequence, segment: Segment) -> int:
-    """Bytes that are missing between a segment and the one in front of it."""
+    """Return how many bytes are missing between a segment and the previous one."""
     before = log.preceding(segment)
     return max(segment.phy_offset - nominal_end(log, before), 0) if before is not None else 0
 

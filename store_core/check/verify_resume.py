@@ -1,4 +1,4 @@
-"""What a verification that ran out of time has not seen yet, kept outside the store: reading never writes there."""
+"""Store the rest of an unfinished verification outside the store: reading never writes there."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FORMAT: Final = 1
 
 
 def default_state_file(store: Store) -> Path:
-    """``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
-    import hashlib  # takes longer to load than most of this program
+    """Return the path of ``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
+    import hashlib  # slow to load
 
     digest = hashlib.sha256(os.fsencode(str(real_path(store.root)))).hexdigest()[:16]
     return state_folder() / f"verify-crc-{digest}.json"
 
 
 def save_left(path: Path, store: Store, left: Sequence[Piece]) -> None:
-    """Keep what is left of a verification; with nothing left the file goes. Raises FailedError."""
+    """Save the rest of a verification; without a rest, remove the file. Raises FailedError."""
     document = {
         "format": _FORMAT,
         "store": str(real_path(store.root)),
@@ -45,9 +45,10 @@ def save_left(path: Path, store: Store, left: Sequence[Piece]) -> None:
 
 
 def load_left(path: Path, store: Store) -> list[Piece] | None:
-    """What is left of the verification that wrote the file; None where there is no file.
+    """Return the rest of the verification that wrote the file; None without a file.
 
-    Segments that have expired since are left out. Raises FailedError for a file that cannot be read or tells of another store.
+    Segments that have expired since are left out. Raises FailedError for a file that is unreadable or belongs to
+    another store.
     """
     try:
         document = json.loads(read_whole(path))

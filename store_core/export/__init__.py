@@ -1,1 +1,1 @@
-"""Arrow rows, splits, the local writer, the Spark job, manifests."""
+"""Export stores as Arrow rows, Parquet files and tables, by local processes or Spark."""

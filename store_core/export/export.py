@@ -1,4 +1,7 @@
-"""An export from end to end: plan splits, have them done, prove that they join, publish. The same for every runner."""
+"""Export messages: plan splits, have a runner do them, prove that they join, and publish the result.
+
+The steps are the same for every runner.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,11 @@ Stores = Sequence[tuple[str, Store]]
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """A published export; sizes in bytes. ``bytes_read`` is what was walked of the logs, ``bytes_written`` all files.
+    """A published export; sizes in bytes. ``bytes_read`` counts bytes walked in the logs, ``bytes_written`` the bytes
+    of all files.
 
-    ``commit`` is the number of the last commit, the one before if there was nothing new; ``taken`` says how many splits
-    an export that was broken off had done already.
+    ``commit`` is the number of the last commit, the previous one if there was nothing new; ``taken`` counts the
+    splits that an interrupted export had already done.
     """
 
     dest: str
@@ -69,14 +73,21 @@ def export_stores(
     keep_copies: bool = False,
     on_plan: Callable[[int], Callable[[int], None]] | None = None,
 ) -> ExportReport:
-    """Write the messages of some stores, each with its name, and what is damaged in them, to a destination.
+    """Write the messages and the damaged ranges of some named stores to a destination.
 
-    ``dest`` may be a folder; ``overwrite`` and ``incremental`` are for that. ``keep_copies``: a log may be there under another
-    name too. Nothing appears there before all is written
-    and proven; an export that breaks off can be taken up by the same call. ``on_plan`` is told how many bytes of the logs
-    are to be walked, and gives what is to be told how many have been. Raises UsageError for a place that must not be written to, or another filter than the last commit's,
-    PlanOutOfDateError where a log is not the one that was exported before, StoreInUseError where another export writes
-    there, FailedError where reading or writing fails.
+    Nothing appears there before all files are written and proven. The same call resumes an interrupted export.
+
+    Args:
+        dest: a destination or a folder; ``overwrite`` and ``incremental`` are for a folder.
+        keep_copies: accept a log that was exported before under another name.
+        on_plan: is called with the number of bytes to walk, and returns a callback for the number of bytes walked so
+            far.
+
+    Raises:
+        UsageError: the destination must not be written to, or filter or layout differ from the last commit's.
+        PlanOutOfDateError: a log is not the one that was exported before.
+        StoreInUseError: another export writes to the destination.
+        FailedError: reading or writing fails.
     """
     started = time.monotonic()
     wanted, layout = wanted or LogFilter(), layout or Layout()
@@ -95,15 +106,15 @@ def export_stores(
             _assert_same_kind(last, wanted, layout, destination.address)
             if not keep_copies:
                 _assert_not_renamed(stores, last)
-        jobs = _planned(stores, destination.place, wanted, layout, split_size_bytes, last)
+        jobs = _plan_exports(stores, destination.place, wanted, layout, split_size_bytes, last)
         walked = Walked(on_plan)
         work = Work(destination, runner, walked, Piece)
-        parts = _worked(jobs, work)
+        parts = _do_tasks(jobs, work)
         number = last.commit + 1 if last is not None else 1
         parts += [part for job in jobs if (part := job.borders(number)) is not None]
         reports = tuple(job.report for job in jobs)
         if last is None and destination.never_empty:
-            parts = _never_empty(parts, destination.place)
+            parts = _with_empty_parts(parts, destination.place)
         if last is None or parts or _has_moved(last, reports):
             commit = Commit(number, work.plan, tuple(report.as_state() for report in reports))
             before = last or ExportState(0, "", filter_as_json(wanted), layout.as_json(), ())
@@ -113,12 +124,12 @@ def export_stores(
             number = last.commit
             destination.finish()
     for report in reports[:1]:
-        report.findings += _told_of(gone)
+        report.findings += _gone_files(gone)
     if last is not None and destination.is_untold:
         for report in reports:
-            report.findings += _untold(last, report.store)
+            report.findings += _unreported(last, report.store)
         for store in last.last_findings.keys() - {report.store for report in reports}:
-            reports[0].findings += _untold(last, store, f" of {store}")
+            reports[0].findings += _unreported(last, store, f" of {store}")
     return ExportReport(
         destination.address,
         tuple(parts),
@@ -132,10 +143,10 @@ def export_stores(
     )
 
 
-def _planned(
+def _plan_exports(
     stores: Stores, place: Place, wanted: LogFilter, layout: Layout, split_size_bytes: int, last: ExportState | None
 ) -> list[StoreExport]:
-    """What is to be done, from the names and lengths of files and a look at where the last commit ended."""
+    """Plan an export of each store from its files' names and lengths and the records at the last commit's end."""
     jobs: list[StoreExport] = []
     for name, store in stores:
         task = Task(name, file_stem(name), store.settings, _NO_SPLIT, wanted, place, layout)
@@ -143,8 +154,8 @@ def _planned(
     return jobs
 
 
-def _worked(jobs: Sequence[StoreExport], work: Work[Piece]) -> list[Part]:
-    """Have all tasks done, and the files that count."""
+def _do_tasks(jobs: Sequence[StoreExport], work: Work[Piece]) -> list[Part]:
+    """Run all tasks, and return the files that count."""
     keyed: list[dict[str, Task]] = []
     for job in jobs:
         planned = job.tasks()
@@ -158,7 +169,9 @@ def _worked(jobs: Sequence[StoreExport], work: Work[Piece]) -> list[Part]:
 
 
 def _assert_same_kind(last: ExportState, wanted: LogFilter, layout: Layout, address: str) -> None:
-    """An export only goes on with what it began with: else nobody could say what is in it."""
+    """Raise UsageError if filter or layout differ from the last commit's: the rows of the export would follow two
+    rules.
+    """
     for what, before, now in (
         ("the filter", last.filter, filter_as_json(wanted)),
         ("the layout", last.layout, layout.as_json()),
@@ -173,7 +186,7 @@ def _assert_same_kind(last: ExportState, wanted: LogFilter, layout: Layout, addr
 
 
 def _assert_not_renamed(stores: Stores, last: ExportState) -> None:
-    """A log that is there under another name would be taken from its beginning once more."""
+    """Raise UsageError if a log was exported under another name: it would be exported a second time from its start."""
     for name, store in stores:
         for state in last.stores if last.of(name) is None else ():
             if is_copy_of(store.log, state.proof, state.begins):
@@ -185,7 +198,7 @@ def _assert_not_renamed(stores: Stores, last: ExportState) -> None:
 
 
 def _has_moved(last: ExportState, reports: Sequence[StoreReport]) -> bool:
-    """Whether a store is new, or more of it has been walked than before."""
+    """Return True if a store is new, or if this export walked more of it than the last commit."""
     before = {state.store: state for state in last.stores}
     return any(
         report.store not in before
@@ -194,15 +207,15 @@ def _has_moved(last: ExportState, reports: Sequence[StoreReport]) -> bool:
     )
 
 
-def _told_of(gone: Sequence[str]) -> Iterator[Finding]:
-    """X001 for files of earlier commits."""
+def _gone_files(gone: Sequence[str]) -> Iterator[Finding]:
+    """Yield X001 for files of earlier commits that are gone or have another length."""
     if gone:
         files = f"{len(gone)} files of earlier commits are" if len(gone) > 1 else "a file of an earlier commit is"
         yield finding("X001", f"{files} gone or of another length: {gone[0]}{', …' if len(gone) > 1 else ''}")
 
 
-def _untold(last: ExportState, store: str, whose: str = "") -> Iterator[Finding]:
-    """What the last commits met in a store, and nobody has been told."""
+def _unreported(last: ExportState, store: str, whose: str = "") -> Iterator[Finding]:
+    """Yield the findings of earlier commits in a store that no report has shown."""
     for code, count in last.last_findings.get(store, {}).items():
         if code in KINDS:
             yield finding(
@@ -210,8 +223,8 @@ def _untold(last: ExportState, store: str, whose: str = "") -> Iterator[Finding]
             )
 
 
-def _never_empty(parts: list[Part], place: Place) -> list[Part]:
-    """Both tables have a file, so that readers find their columns."""
+def _with_empty_parts(parts: list[Part], place: Place) -> list[Part]:
+    """Add an empty file for each table without one, so that readers find its columns."""
     empty = [
         PartWriter(place, table, "", "empty.parquet").close()
         for table in FOLDERS
@@ -221,7 +234,7 @@ def _never_empty(parts: list[Part], place: Place) -> list[Part]:
 
 
 def refuse_inside(dest: Path, stores: Stores) -> None:
-    """Nothing may be written into a store: a broker that finds foreign folders may refuse to start."""
+    """Raise UsageError for a destination inside a store: a broker that finds foreign folders may refuse to start."""
     target = real_path(dest)
     for _, store in stores:
         for root in (store.root, *store.settings.copies, *store.settings.commitlog_paths):

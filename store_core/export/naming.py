@@ -1,4 +1,4 @@
-"""What stores are called where there are several."""
+"""Choose names for stores that are read together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store_core.storage.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a store may be called: the NAME it was given, else the broker's name that it tells, else by its folder."""
+    """The names a store may have: the given NAME, else the broker's name in its settings, else its folder."""
 
     given: str | None
     told: str | None
@@ -23,28 +23,28 @@ class Called:
 
     @classmethod
     def of(cls, given: str | None, settings: Settings) -> Called:
-        told = settings.value("brokerName")
-        if given is None and not told and (identity := broker_identity(settings.root)) is not None:
-            told = identity.broker
-        return cls(None if given is None else _readable(given), told or None, settings.root)
+        broker_name = settings.value("brokerName")
+        if given is None and not broker_name and (identity := broker_identity(settings.root)) is not None:
+            broker_name = identity.broker
+        return cls(None if given is None else _readable(given), broker_name or None, settings.root)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the store's path, as they can be written anywhere."""
+        """The parts of the store's path, readable in any encoding."""
         return tuple(_readable(part) for part in self.root.parts)
 
     @classmethod
     def together(cls, copies: Sequence[Called]) -> Called:
-        """What copies of one log are called: by the first that was given a name, or tells one."""
+        """Return the names of copies of one log: the first given name, and the first broker name."""
         given = next((called.given for called in copies if called.given), None)
         return cls(given, next((called.told for called in copies if called.told), None), copies[0].root)
 
 
 def distinct_names(stores: Sequence[Called]) -> list[str]:
-    """A name for each store, no two alike. Raises UsageError where two were given the same one, or are the same folder.
+    """Return a name for each store, no two alike.
 
-    What several brokers' configuration or folders have in common does not name them: then it is as much of their paths as
-    tells them apart.
+    A broker name that several stores share names none of them: they are named by the last parts of their paths that
+    differ. Raises UsageError where two stores were given the same name or are the same folder.
     """
     given = Counter(called.given for called in stores if called.given is not None)
     if twice := [name for name, times in given.items() if times > 1]:
@@ -55,7 +55,7 @@ def distinct_names(stores: Sequence[Called]) -> list[str]:
 
 
 def _by_path(number: int, stores: Sequence[Called], names: Sequence[str | None]) -> str:
-    """The last parts of a store's path, as many as no other store without a name has."""
+    """Return as many last parts of a store's path as no other store without a name has."""
     root = stores[number].root
     parts = [part for part in stores[number].parts if part != root.anchor] or [str(root)]
     taken = {name for name in names if name is not None}
@@ -72,5 +72,5 @@ def _by_path(number: int, stores: Sequence[Called], names: Sequence[str | None])
 
 
 def _readable(text: str) -> str:
-    """A word of the command line or of a path, with U+FFFD for bytes that are not UTF-8."""
+    """Decode a word of the command line or of a path; bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(text).decode(errors="replace")

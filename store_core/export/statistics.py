@@ -1,4 +1,4 @@
-"""Surveys of logs on the splits, runners and proofs of an export: checksums and statistics, for logs of any size."""
+"""Verify checksums and count statistics of logs of any size, on the splits, runners and proofs of an export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What was counted in one store; ``stats`` is None without messages."""
+    """The counts of one store; ``stats`` is None without messages."""
 
     report: StoreReport
     stats: PartialStats | None
@@ -41,9 +41,10 @@ def verify_stores(
     split_size_bytes: int = SPLIT_SIZE_BYTES,
     on_progress: Progress | None = None,
 ) -> list[VerifyReport]:
-    """The whole log of each store against its checksums, as ``check.verify.verify_log`` tells it, done by a runner.
+    """Check the whole log of each store against its checksums, done by a runner.
 
-    ``on_progress`` is told the bytes walked so far, of all stores. Raises StoreError.
+    The reports are those of ``check.verify.verify_log``. ``on_progress`` is called with the bytes of all stores
+    walked so far. Raises StoreError.
     """
     started = time.monotonic()
     surveys = _surveyed(stores, runner, "records", LogFilter(), split_size_bytes, on_progress)
@@ -59,7 +60,7 @@ def stats_of_stores(
     split_size_bytes: int = SPLIT_SIZE_BYTES,
     on_progress: Progress | None = None,
 ) -> list[StoreStats]:
-    """Statistics of the wanted messages of each store, done by a runner. Raises StoreError."""
+    """Count statistics of the wanted messages of each store, done by a runner. Raises StoreError."""
     surveys = _surveyed(stores, runner, "stats", wanted or LogFilter(), split_size_bytes, on_progress)
     return _counted(surveys)
 
@@ -71,7 +72,7 @@ def stats_kept(
     *,
     split_size_bytes: int = SPLIT_SIZE_BYTES,
 ) -> list[StoreStats]:
-    """As ``stats_of_stores``, with the splits noted that are done, and those taken that had been. Raises StoreError."""
+    """Count statistics as ``stats_of_stores`` does, but note finished splits and reuse noted ones. Raises StoreError."""
     surveys = _planned(stores, "stats", wanted or LogFilter(), split_size_bytes)
     keyed: list[dict[str, SurveyTask]] = []
     for survey in surveys:
@@ -79,7 +80,7 @@ def stats_kept(
         keyed.append(dict(zip(task_keys(tasks, survey.store.log, "stats"), tasks, strict=True)))
     pieces = work.do({key: task for tasks in keyed for key, task in tasks.items()})
     for survey, tasks_of_it in zip(surveys, keyed, strict=True):
-        survey.join([pieces[key] for key in tasks_of_it], _redone(work.redo))
+        survey.join([pieces[key] for key in tasks_of_it], _redo_survey(work.redo))
     return _counted(surveys)
 
 
@@ -110,7 +111,7 @@ def _surveyed(
     surveys = _planned(stores, what, wanted, split_size_bytes)
     pieces = iter(runner.run([task for survey in surveys for task in survey.survey_tasks()], on_walked))
     for survey in surveys:
-        survey.join([next(pieces) for _ in survey.tasks()], _redone(redo))
+        survey.join([next(pieces) for _ in survey.tasks()], _redo_survey(redo))
     return surveys
 
 
@@ -123,8 +124,8 @@ def _planned(stores: Stores, what: What, wanted: LogFilter, split_size_bytes: in
     return surveys
 
 
-def _redone(redo: Callable[[SurveyTask], SurveyPiece]) -> Callable[[Task], Piece]:
-    """For who proves that pieces join, and knows of tasks and pieces only."""
+def _redo_survey(redo: Callable[[SurveyTask], SurveyPiece]) -> Callable[[Task], Piece]:
+    """Adapt ``redo`` to callers that know only tasks and pieces."""
 
     def done(task: Task) -> Piece:
         assert isinstance(task, SurveyTask)
@@ -134,7 +135,7 @@ def _redone(redo: Callable[[SurveyTask], SurveyPiece]) -> Callable[[Task], Piece
 
 
 class _Survey(StoreExport):
-    """One store's part of a survey: adds up what the pieces that count have counted."""
+    """The survey of one store: adds up the counts of the pieces that count."""
 
     def __init__(self, store: Store, task: SurveyTask, split_size_bytes: int) -> None:
         super().__init__(store, task, split_size_bytes)
@@ -154,21 +155,21 @@ class _Survey(StoreExport):
             self.stats.merge(piece.stats)
 
     def verified(self, seconds: float) -> VerifyReport:
-        """The report of a whole log."""
+        """Return the report of a whole log."""
         log, findings = self.store.log, self.report.findings
         segments = []
         for segment in log.segments:
             file = self.store.relative(segment.path)
             listed = min(segment.end_phy_offset, nominal_end(log, segment)) - segment.phy_offset
             size = listed - _missing_bytes(findings, segment.phy_offset, segment.phy_offset + listed)
-            if size or not listed or self._records[file]:  # else it went away before anything of it was read
+            if size or not listed or self._records[file]:  # else the file was removed before any of it was read
                 segments.append(SegmentReport(segment.name, size, self._records[file], self._bad[file]))
         size_bytes = sum(segment.size_bytes for segment in segments)
         return VerifyReport(size_bytes, self.report.rows, segments, findings, seconds, summary(findings))
 
 
 def _missing_bytes(findings: Sequence[Finding], start: int, end: int) -> int:
-    """How many bytes of [start, end) in the log were not there to be read."""
+    """Return how many bytes of [start, end) in the log had no file."""
     gone = [found for found in findings if found.code in (MISSING, REMOVED) and found.phy_offset is not None]
-    stretches = [(found.phy_offset or 0, (found.phy_offset or 0) + (found.size_bytes or 0)) for found in gone]
-    return sum(max(min(stop, end) - max(first, start), 0) for first, stop in stretches)
+    ranges = [(found.phy_offset or 0, (found.phy_offset or 0) + (found.size_bytes or 0)) for found in gone]
+    return sum(max(min(stop, end) - max(first, start), 0) for first, stop in ranges)

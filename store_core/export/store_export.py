@@ -1,4 +1,4 @@
-"""One store's part of an export: where it starts, its tasks, the proof that their pieces join, and what is told of it."""
+"""Export one store: find the start, plan its tasks, prove that their pieces join, and report its findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from store_core.storage.store import Store
 
 @dataclass(slots=True)
 class StoreReport:
-    """What one store gave. ``next_phy_offset``: where its last frame in range ends, so where a later export goes on."""
+    """The result of one store. ``next_phy_offset``: the end of its last frame in range, where a later export starts."""
 
     store: str
     from_phy_offset: int
@@ -40,9 +40,9 @@ class StoreReport:
     findings: list[Finding] = field(default_factory=list)
     proof: tuple[Proof, ...] = ()
     told: tuple[Told, ...] = ()
-    copies: tuple[str, ...] = ()  # where the copies of the log lie that were read as one, if several
-    healed: list[Stretch] = field(default_factory=list)  # damage that another of them made good
-    left_out: list[Finding] = field(default_factory=list)  # of the findings, those about what earlier commits left out
+    copies: tuple[str, ...] = ()  # the roots of copies of the log that were read as one log, if several
+    healed: list[Stretch] = field(default_factory=list)  # damaged ranges that were read from another copy
+    left_out: list[Finding] = field(default_factory=list)  # those findings that earlier commits caused
     begins: tuple[Proof, ...] = ()
 
     def as_state(self) -> StoreState:
@@ -61,93 +61,110 @@ class StoreReport:
 
 
 class StoreExport:
-    """One store on its way. ``task`` is what all its tasks have in common, ``last`` what has been exported of it before.
+    """The export of one store. ``task`` has the fields that all its tasks share, ``last`` the state after the last
+    commit.
 
-    Raises PlanOutOfDateError where the log is not the one that was exported, or has been cut since; FailedError where it goes on
-    from a commit and a folder of the log is not there.
+    Raises:
+        PlanOutOfDateError: the log is not the one that was exported, or has been cut since.
+        FailedError: a later commit misses a folder of the log.
     """
 
     def __init__(self, store: Store, task: Task, split_size_bytes: int, last: StoreState | None = None) -> None:
         self.store, self._last = store, last
         self._live = is_live(store.root).live
         self._task = replace(task, live=self._live, landmarks=landmarks_of(store))
-        start, lost = _start(store, task, last)
+        start, lost = _start_and_losses(store, task, last)
         is_proven = last is not None and start == last.next_phy_offset and bool(last.proof)
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
         self.report = StoreReport(task.store, start, start, copies=copies_of(store))
-        self._lost = lost
-        self._led = _to_be_led(store, last)
+        self._expired_findings = lost
+        self._led = _way_to_last_message(store, last)
         self._findings = LogFindings(store.log)
         self._begin = Begin(store.log)
-        self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
-        self._held: list[Range] = []  # may be the tail of the log
-        self._bodies: list[Finding] = []
-        self._bodies_beyond = 0
+        self._border_ranges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
+        self._held: list[Range] = []  # ranges after the last message so far: perhaps the tail of the log
+        self._body_findings: list[Finding] = []
+        self._more_body_findings = 0
         self._met_frames = False
 
     def tasks(self) -> list[Task]:
         splits = [split for plan in self._plans for split in plan.splits]
-        return [replace(self._of(split), led=None if number else self._led) for number, split in enumerate(splits)]
+        return [replace(self._task_of(split), led=None if number else self._led) for number, split in enumerate(splits)]
 
     def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
-        """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
+        """Prove that the pieces join, and return the files that count; fills the report.
+
+        ``pieces`` are in the order of ``tasks``.
+        """
         if self._led is not None and not pieces:
-            # Nothing is to be read, so that no task has looked whether the log was cut.
+            # No task reads anything, so none has checked whether the log was cut.
             at = self.report.from_phy_offset
-            redo(replace(self._of(Split(at, at, exact=True)), led=self._led))
-        following = iter(map(self._seen, pieces))
+            redo(replace(self._task_of(Split(at, at, exact=True)), led=self._led))
+        following = iter(map(self._assert_seen, pieces))
         joined = [
-            join_pieces(plan, [next(following) for _ in plan.splits], lambda split: self._seen(redo(self._of(split))))
+            join_pieces(
+                plan,
+                [next(following) for _ in plan.splits],
+                lambda split: self._assert_seen(redo(self._task_of(split))),
+            )
             for plan in self._plans
         ]
         if self._live:
-            self._walk_on(joined, lambda task: self._seen(redo(task)))
-        copy_task = replace(self._task, landmarks=())  # another copy may have lost them
+            self._walk_on(joined, lambda task: self._assert_seen(redo(task)))
+        copy_task = replace(self._task, landmarks=())  # another copy may lack the landmarks
         joined, self.report.healed = heal(self._plans, joined, self.store.log, copy_task, redo)
         parts: list[Part] = []
         for plan, found in zip(self._plans, joined, strict=True):
             if not found:
                 self._add_hole(plan)
-            for each in found:
-                self._add(each.piece, head_counts=each.head_counts)
-                parts += each.piece.parts
+            for joined_piece in found:
+                self._add(joined_piece.piece, head_counts=joined_piece.head_counts)
+                parts += joined_piece.piece.parts
         self._finish()
         return parts
 
     def borders(self, number: int) -> Part | None:
-        """A file of what no task could tell: the ranges between the pieces and behind them; ``number``: of the commit."""
-        if not self._edges:
+        """Write a file of the ranges that no task could classify: those between pieces and after them.
+
+        ``number`` is the commit's. Returns None if there are none.
+        """
+        if not self._border_ranges:
             return None
         task = self._task
         name = f"{task.stem}-borders{f'-{number:06d}' if number > 1 else ''}.parquet"
         writer = PartWriter(task.place, "quarantine", task.store, name)
-        writer.write(quarantine_rows(task.store, self._edges))
+        writer.write(quarantine_rows(task.store, self._border_ranges))
         return writer.close()
 
-    def _seen(self, piece: Piece) -> Piece:
-        """The piece, of what is there for whoever did the task. Raises FailedError where it is here and was not there: what that machine
-        does not see is no hole of the log."""
+    def _assert_seen(self, piece: Piece) -> Piece:
+        """Return the piece.
+
+        Raises FailedError if this machine has a file that the task's machine did not see: its absence there is no
+        hole of the log.
+        """
         for start, end in piece.lacking:
             for segment, _ in segments_of(self.store.log, Split(start, end, exact=True)):
                 if max(start, segment.phy_offset) < end_now(self.store.log, segment):
                     raise unseen(segment.path, max(start, segment.phy_offset))
         return piece
 
-    def _of(self, split: Split) -> Task:
+    def _task_of(self, split: Split) -> Task:
         return replace(self._task, split=split)
 
     def _walk_on(self, joined: list[list[Joined]], redo: Callable[[Task], Piece]) -> None:
-        """A segment whose end was read before its last records were there, as records in a later one show, is read on; one that was
-        not there at all is read."""
+        """Walk the end of segments again whose end was read before their last records were written.
+
+        Records in a later segment prove that. A segment that had no file yet is read now.
+        """
         goes_on = False
         for plan, found in reversed(list(zip(self._plans, joined, strict=True))):
             if goes_on and plan.hole is not None:
                 start, size = plan.hole
                 split = Split(start, start + size, exact=True)
-                found.append(Joined(redo(replace(self._of(split), live=False))))
+                found.append(Joined(redo(replace(self._task_of(split), live=False))))
             elif goes_on:
-                walk_on(plan, found, lambda split: redo(replace(self._of(split), live=False)))
-            goes_on = goes_on or any(each.piece.first_phy_offset is not None for each in found)
+                walk_on(plan, found, lambda split: redo(replace(self._task_of(split), live=False)))
+            goes_on = goes_on or any(joined_piece.piece.first_phy_offset is not None for joined_piece in found)
 
     def _add_hole(self, plan: SegmentPlan) -> None:
         if plan.hole is not None:
@@ -163,62 +180,64 @@ class StoreExport:
         for found in piece.head if head_counts else ():
             self._add_range(found)
         if piece.has_messages:
-            self._edges += self._inside(self._held)
+            self._border_ranges += self._inside(self._held)
             self._held = []
             self._findings.join(piece.found)
         for found in piece.tail:
             self._add_range(found)
-        room = max(MOST_FINDINGS_PER_CODE - len(self._bodies), 0)
-        self._bodies += piece.bodies[:room]
-        self._bodies_beyond += piece.bodies_beyond + len(piece.bodies[room:])
+        room = max(MOST_FINDINGS_PER_CODE - len(self._body_findings), 0)
+        self._body_findings += piece.bodies[:room]
+        self._more_body_findings += piece.bodies_beyond + len(piece.bodies[room:])
 
     def _add_range(self, found: Range) -> None:
         self._findings.add(range_as_table(found), found.file)
         self._held.append(found)
 
     def _inside(self, ranges: Sequence[Range]) -> list[tuple[Range, str]]:
-        """Rows of the quarantine table; what a broker has removed meanwhile is as little an error there as among the findings."""
+        """Return rows of the quarantine table; a range that the broker has removed meanwhile is REMOVED, as in the
+        findings.
+        """
         return [
             (found, REMOVED if code == MISSING and self._begin.has_passed(found.end_phy_offset) else code)
             for found, code in inside(ranges)
         ]
 
     def _finish(self) -> None:
-        """What is still held is the end of what was asked for: the log's tail, unless records follow behind ``--to``."""
+        """Complete the report. Held ranges are the log's tail, unless records follow after ``--to``."""
         log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
         is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
-        behind = max(to_phy_offset or 0, self.report.next_phy_offset)
-        goes_on = is_part and bool(self._held) and has_message_after(self.store, behind)
+        end_of_frames = max(to_phy_offset or 0, self.report.next_phy_offset)
+        goes_on = is_part and bool(self._held) and has_message_after(self.store, end_of_frames)
         live = self._live or (self._findings.may_be_torn and is_live(self.store.root).live)
         if goes_on:
-            self._edges += self._inside(self._held)
+            self._border_ranges += self._inside(self._held)
             self._findings.good_after()
         for found in () if goes_on else self._held:
             is_ahead = live and is_missing_file(found.kind, found.code, found.file)
             if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not is_ahead:
-                self._edges += self._inside([found])
+                self._border_ranges += self._inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
-                self._edges.append((found, "L004"))
+                self._border_ranges.append((found, "L004"))
         self._report_once()
         with suppress(UnreadableError):
             self.report.begins = begins_of(log, self.report.from_phy_offset, self.report.next_phy_offset)
         self.report.left_out = list(still_missing(self.store, self._last))
         self.report.findings = [
-            *self._lost,
+            *self._expired_findings,
             *self.report.left_out,
             *self._findings.end(live=live),
             *differences(self.store, self.report.from_phy_offset, self.report.next_phy_offset),
-            *self._bodies,
+            *self._body_findings,
         ]
         self._assert_readable()
         self.report.findings += unread_log(self.store)
-        if self._bodies_beyond:
+        if self._more_body_findings:
             self.report.findings.append(
-                finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")
+                finding("L012", f"and {self._more_body_findings} more: bodies that cannot be decompressed")
             )
 
     def _assert_readable(self) -> None:
-        """Damage stops no export, but whoever may read nothing at all is helped best at once."""
+        """Raise FailedError if no frame at all could be read. Other damage stops no export."""
         refused = [found for found in self.report.findings if found.code == UNREADABLE]
         if self._last is None and refused and not self._met_frames:
             raise FailedError(
@@ -228,25 +247,27 @@ class StoreExport:
             )
 
     def _report_once(self) -> None:
-        """A row of the quarantine table for a range behind the last frame is written by the first commit that meets it."""
+        """Drop rows of the quarantine table after the last frame that an earlier commit has written."""
         before = frozenset(self._last.told if self._last is not None else ())
-        behind = [_told(found) for found, _ in self._edges if found.end_phy_offset > self.report.next_phy_offset]
-        self._edges = [(found, code) for found, code in self._edges if _told(found) not in before]
-        self.report.told = tuple(behind)
+        after_last_frame = [
+            _told_range(found) for found, _ in self._border_ranges if found.end_phy_offset > self.report.next_phy_offset
+        ]
+        self._border_ranges = [(found, code) for found, code in self._border_ranges if _told_range(found) not in before]
+        self.report.told = tuple(after_last_frame)
 
 
 def copies_of(store: Store) -> tuple[str, ...]:
-    """Where the copies of the log lie that are read as one, if several."""
+    """Return the roots of the copies of the log that are read as one log, if several."""
     others = store.settings.copies
     return tuple(map(str, (store.root, *others))) if others else ()
 
 
-def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list[Finding]]:
-    """Where to start, and what has been lost since the last commit."""
+def _start_and_losses(store: Store, task: Task, last: StoreState | None) -> tuple[int, list[Finding]]:
+    """Return where to start, and findings about bytes lost since the last commit."""
     start = max(task.wanted.from_phy_offset or 0, start_for_time(store, task.wanted.begin_ms))
     if last is None:
         return max(start, store.log.min_phy_offset), []
-    refuse_partial_log(store)  # the next commit would not come back to what is missing now
+    refuse_partial_log(store)  # later commits would never read what is missing now
     _assert_same_log(store, task.store, last)
     at = max(start, last.next_phy_offset)
     return max(at, store.log.min_phy_offset), list(_expired(store, at))
@@ -275,8 +296,11 @@ def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
             )
 
 
-def _to_be_led(store: Store, last: StoreState | None) -> Split | None:
-    """The way to the message that was exported last, where no queue has it: old bytes may stand where a log was cut."""
+def _way_to_last_message(store: Store, last: StoreState | None) -> Split | None:
+    """Return the way from its segment's start to the message that was exported last, unless a queue has that message.
+
+    Without a queue entry the message may be old bytes after the place where a log was cut.
+    """
     for proof in last.proof if last is not None else ():
         segment = store.log.find(proof.phy_offset)
         if segment is not None and proof.size_bytes > PREFIX.size_bytes and not is_in_its_queue(store, proof):
@@ -285,7 +309,7 @@ def _to_be_led(store: Store, last: StoreState | None) -> Split | None:
 
 
 def _expired(store: Store, at: int) -> Iterator[Finding]:
-    """What a broker has removed from the front before it could be exported."""
+    """Yield L020 for bytes that a broker has removed from the log's start before they were exported."""
     lost = store.log.min_phy_offset - at
     if lost > 0:
         yield finding(
@@ -296,5 +320,5 @@ def _expired(store: Store, at: int) -> Iterator[Finding]:
         )
 
 
-def _told(found: Range) -> Told:
+def _told_range(found: Range) -> Told:
     return Told(found.phy_offset, found.size_bytes, kind_name(found))

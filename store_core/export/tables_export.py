@@ -1,5 +1,7 @@
-"""An export of what is not messages of the log: queue entries, index entries, compacted topics, statistics. Whole or not at all, by the same runners, to the
-same destinations."""
+"""Export tables of queue entries, index entries, compacted topics or statistics.
+
+The export is published whole or not at all, with the runners and destinations of a message export.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ TABLES: Final[dict[What, dict[str, Sequence[Column]]]] = {
 
 @dataclass(slots=True)
 class StoreTables:
-    """What one store gave. ``copies``, ``healed``: as for an export of messages; derived files are one copy's own."""
+    """The result of one store. ``copies``, ``healed``: as for an export of messages; derived files come from one
+    copy.
+    """
 
     store: str
     copies: tuple[str, ...] = ()
@@ -78,8 +82,10 @@ class StoreTables:
 
 @dataclass(frozen=True, slots=True)
 class TablesReport:
-    """A published export of tables; sizes in bytes. ``bytes_read`` is what was read of the stores' files; ``taken``: how
-    many tasks an export that was broken off had done already."""
+    """A published export of tables; sizes in bytes. ``bytes_read`` counts bytes of the stores' files.
+
+    ``taken`` counts the tasks that an interrupted export had already done.
+    """
 
     what: What
     dest: str
@@ -113,12 +119,19 @@ def export_tables(
     overwrite: bool = False,
     on_plan: Callable[[int], Progress] | None = None,
 ) -> TablesReport:
-    """Write tables of some stores, each with its name, to a destination that was made for ``table_set(what)``, or to a folder.
+    """Write tables of some named stores to a folder, or to a destination made for ``table_set(what)``.
 
-    ``split_size_bytes`` is how much of the log, or of queue files, a task reads. Nothing appears before all is written; an
-    export that breaks off can be taken up by the same call. ``overwrite`` is for a folder; ``on_plan`` as for
-    ``export_stores``. Raises UsageError for a place that must not be written to, or a filter that this does not know,
-    StoreInUseError where another export writes there, FailedError where reading or writing fails.
+    Nothing appears there before all files are written. The same call resumes an interrupted export.
+
+    Args:
+        split_size_bytes: how much of the log, or of queue files, a task reads.
+        overwrite: for a folder.
+        on_plan: as for ``export_stores``.
+
+    Raises:
+        UsageError: the destination must not be written to, or these tables do not know the filter.
+        StoreInUseError: another export writes to the destination.
+        FailedError: reading or writing fails.
     """
     started = time.monotonic()
     wanted = wanted or LogFilter()
@@ -151,13 +164,13 @@ def export_tables(
 
 
 def table_set(what: What) -> TableSet:
-    """What a destination needs to know of these tables."""
+    """Return names and columns of these tables for a destination."""
     columns = {name: schema_of(columns) for name, columns in TABLES[what].items()}
     return TableSet(what, {name: name for name in columns}, columns, adds=False)
 
 
 class _Work:
-    """Has the tasks done, and adds up what is told of each store."""
+    """Has the tasks done, and adds up the results of each store."""
 
     def __init__(
         self,
@@ -176,10 +189,10 @@ class _Work:
         self.taken = 0
 
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
-        """Queue or index entries, or compacted topics: a file a task."""
+        """Write queue entries, index entries or compacted topics, one file a task."""
         planned: list[list[TableTask]] = [
-            self._planned(what, name, stem, store, place, told.findings)
-            for (name, store), stem, told in zip(self._stores, self._stems, self.told, strict=True)
+            self._planned(what, name, stem, store, place, store_tables.findings)
+            for (name, store), stem, store_tables in zip(self._stores, self._stems, self.told, strict=True)
         ]
         keyed: list[dict[str, TableTask]] = [
             dict(zip(table_keys(tasks, store), tasks, strict=True))
@@ -189,18 +202,20 @@ class _Work:
         answers = work.do({key: task for tasks in keyed for key, task in tasks.items()})
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for (_, store), told, each in zip(self._stores, self.told, keyed, strict=True):
-            pieces = [answers[key] for key in each]
+        for (_, store), store_tables, tasks_by_key in zip(self._stores, self.told, keyed, strict=True):
+            pieces = [answers[key] for key in tasks_by_key]
             refuse_unseen(pieces, store.settings)
-            told.rows = sum(file.rows for piece in pieces for file in piece.files)
-            told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
+            store_tables.rows = sum(file.rows for piece in pieces for file in piece.files)
+            store_tables.findings = list(
+                dict.fromkeys([*store_tables.findings, *(f for piece in pieces for f in piece.findings)])
+            )
             files += [file for piece in pieces for file in piece.files]
         return files
 
     def _planned(
         self, what: What, name: str, stem: str, store: Store, place: Place, findings: list[Finding]
     ) -> list[TableTask]:
-        """The tasks of one store; what is wrong with its files is added to the findings."""
+        """Return the tasks of one store; faults of its files are added to ``findings``."""
         if what == "compaction":
             return compaction_tasks(name, stem, store, place, self._wanted.topics)
         if what == "index":
@@ -211,32 +226,32 @@ class _Work:
         return queue_tasks(name, stem, store, place, self._wanted.topics, size_bytes, findings=findings)
 
     def stats(self, place: Place) -> list[WrittenFile]:
-        """Statistics of messages, and groups' progress: counted by tasks, added up and written here."""
-        progress = [OffsetsTable([each]) for each in self._stores]
+        """Write statistics of messages and the groups' progress; tasks count the messages, this process adds up."""
+        progress = [OffsetsTable([groups_of_store]) for groups_of_store in self._stores]
         groups = [
             [] if store.queues_in_rocksdb else _groups(table, self._wanted.topics)
             for table, (_, store) in zip(progress, self._stores, strict=True)
         ]
-        beside = [digest(batch.to_pylist()) for batches in groups for batch in batches]
-        work = Work(self._destination, self._runner, self._walked, SurveyPiece, ["stats", *beside])
+        group_digests = [digest(batch.to_pylist()) for batches in groups for batch in batches]
+        work = Work(self._destination, self._runner, self._walked, SurveyPiece, ["stats", *group_digests])
         counted = stats_kept(
             self._stores, work, self._wanted, split_size_bytes=self._split_size_bytes or SPLIT_SIZE_BYTES
         )
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for (name, store), told, stem, found, each, of_it in zip(
+        for (name, store), store_tables, stem, found, groups_of_store, progress_table in zip(
             self._stores, self.told, self._stems, counted, groups, progress, strict=True
         ):
-            rows = {**_counted(name, found), "groups": each}
+            rows = {**_counted(name, found), "groups": groups_of_store}
             for table, batches in rows.items():
                 if batches and any(len(batch) for batch in batches):
                     columns = TABLES["stats"][table]
                     files.append(write_table(place, table, name, f"{stem}.parquet", columns, batches))
-            told.rows = sum(file.rows for file in files if file.store == name)
-            told.findings = [*found.report.findings, *of_it.findings]
-            if store.queues_in_rocksdb:  # and with them the groups' progress
-                told.findings.append(finding("Q015", KINDS["Q015"].title, file=store.queue_database))
-            told.healed = found.report.healed
+            store_tables.rows = sum(file.rows for file in files if file.store == name)
+            store_tables.findings = [*found.report.findings, *progress_table.findings]
+            if store.queues_in_rocksdb:  # the groups' progress is in RocksDB too
+                store_tables.findings.append(finding("Q015", KINDS["Q015"].title, file=store.queue_database))
+            store_tables.healed = found.report.healed
         return files
 
 
@@ -265,7 +280,7 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
 
 
 def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
-    """What the manifest says, or the commit of a table; of the files, the one that holds it adds them."""
+    """Return the manifest, or the properties of a table's commit; the destination adds the files."""
     return {
         "format": FORMAT,
         "what": report.what,
@@ -274,6 +289,7 @@ def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
         "rows": report.rows,
         "filter": filter_as_json(wanted),
         "stores": [
-            {"store": told.store, "rows": told.rows, "findings": summary(told.findings)} for told in report.stores
+            {"store": store_tables.store, "rows": store_tables.rows, "findings": summary(store_tables.findings)}
+            for store_tables in report.stores
         ],
     }

@@ -1,4 +1,4 @@
-"""How far a task has come that is not done yet: its walk tells, and whoever has it done in this process hears of it."""
+"""Report how far an unfinished task has walked to the runner in this process."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 Tell = Callable[[int], object]
 
 
-def _to_nobody(size_bytes: int) -> None:
+def _ignore(size_bytes: int) -> None:
     pass
 
 
-_tell: Tell = _to_nobody
+_tell: Tell = _ignore
 
 
 def walked(size_bytes: int) -> None:
-    """So many bytes of a log more; some of them are told twice where a walk begins anew."""
+    """Report that ``size_bytes`` more bytes of a log are walked; bytes of a repeated walk are reported twice."""
     _tell(size_bytes)
 
 
 @contextmanager
 def told_to(tell: Tell) -> Iterator[None]:
-    """Have ``tell`` hear of the tasks within."""
+    """Call ``tell`` with the progress of tasks that run inside this context."""
     global _tell
     before, _tell = _tell, tell
     try:

@@ -1,1 +1,1 @@
-"""Where an export goes: its files, what describes them, and how they become visible at once."""
+"""Write an export's files and make them visible at once."""

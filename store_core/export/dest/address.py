@@ -1,4 +1,4 @@
-"""From what a person names to a destination."""
+"""Make a destination from the address that the operator names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def destination_of(
     incremental: bool = False,
     tables: TableSet = MESSAGES,
 ) -> Destination:
-    """The destination at a local path, or at an URL of an object store (s3, gs, abfss).
+    """Return the destination at a local path, or at a URL of an object store (s3, gs, abfss).
 
     Raises UsageError for an address or options that do not fit each other, FailedError where a library is missing.
     """

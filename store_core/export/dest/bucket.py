@@ -1,4 +1,4 @@
-"""Parquet files in an object store as a destination: unique final names, never a rename, and a manifest over them."""
+"""Write Parquet files to an object store: unique final names, no rename, and a manifest over them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NEXT: Final = f"{UNFINISHED}/{MANIFEST}"
 
 
 class BucketDestination(LooseDestination):
-    """``Destination`` for Parquet files below an address, with a manifest that is replaced by one request.
+    """``Destination`` for Parquet files below an address, with a manifest that one request replaces.
 
-    Object stores offer no lock. Just before the manifest is written it is seen that it is still the one that this export
-    began with, and that nobody has removed its files; between that and the writing, another export that ends in the same
-    moment is not noticed. What belongs to none is removed behind it, and but for a rerun nothing that is newer.
+    Object stores offer no lock. Just before the manifest is written, this export checks that it is still the one from
+    its start, and that all new files exist. Another export that ends between the check and the write is not noticed.
+    After the commit, files that belong to no manifest are removed, but newer ones only by a rerun.
     """
 
     never_empty = True
@@ -60,15 +60,22 @@ class BucketDestination(LooseDestination):
         self.objects.write(MANIFEST, manifest)
 
     def tidy(self) -> None:
-        """Remove what was written by exports that did not end, or belonged to the one that was replaced: of what was there when
-        this one was published, for whoever has begun since will publish. A rerun takes what is there now."""
-        there = self._names() if self._is_done else self._there
+        """Remove files of unfinished and replaced exports.
+
+        Only files that existed when this export was published go: an export that started later will still publish its
+        own. A rerun removes whatever exists now.
+        """
+        names = self._names() if self._is_done else self._there
         written = self.objects.read(MANIFEST)
         paths = paths_of(written, self.address) if written is not None else set[str]()
-        self.objects.remove_all([name for name in sorted(there - paths) if is_made_here(name)] if paths else [])
+        self.objects.remove_all([name for name in sorted(names - paths) if is_made_here(name)] if paths else [])
 
     def _read(self) -> bytes | None:
-        """The manifest as it stands. Azure empties a file when writing it begins: whoever was killed then has left the new one."""
+        """Return the present manifest.
+
+        Azure empties a file when a write to it starts. If the writer was killed then, the new manifest is in
+        ``_NEXT``.
+        """
         found = self.objects.read(MANIFEST)
         if found == b"":
             found = self.objects.read(_NEXT) or None

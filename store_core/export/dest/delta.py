@@ -1,8 +1,8 @@
-"""Delta tables as a destination: files are written by tasks and added in one commit, which holds the export's state too.
+"""Add files to Delta tables in one commit, which also contains the export's state.
 
-Each folder below DEST is a table. Of messages and quarantine the commit of the messages decides; it names the quarantine's
-files, which the next export adds if this one does not come to it. Other tables are replaced, the one that decides last. A commit carries its number as an application transaction, so
-that none is made twice.
+Each folder below DEST is a table. Of messages and quarantine, the commit of the messages decides. It names the
+quarantine's files, and the next export adds them if this one is interrupted before that. Other tables are replaced,
+the deciding one last. A commit contains its number as an application transaction, so no commit is made twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def storage_options(path: RemotePath) -> dict[str, str]:
-    """Options of ``DeltaTable``. Raises UsageError where an Azure address names no account."""
+    """Return options of ``DeltaTable``. Raises UsageError where an Azure address names no account."""
     match path.scheme:
         case "s3":
             return _s3()
@@ -55,8 +55,12 @@ def _google() -> dict[str, str]:
     emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
     if not urlsplit(emulator).netloc:
         return {}
-    nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-    account = {"gcs_base_url": emulator, "disable_oauth": True, **nobody}  # how the library is told of an emulator
+    empty_credentials = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    account = {
+        "gcs_base_url": emulator,
+        "disable_oauth": True,
+        **empty_credentials,
+    }  # the library reads an emulator's address here
     return {"google_service_account_key": json.dumps(account), "allow_http": _is_plain(emulator)}
 
 
@@ -67,9 +71,9 @@ def _azure(account: str) -> dict[str, str]:
         "azure_storage_sas_token": os.environ.get("AZURE_STORAGE_SAS_TOKEN", ""),
     }
     endpoint = urlsplit(os.environ.get("AZURE_STORAGE_BLOB_ENDPOINT", ""))
-    if "AZURITE_BLOB_STORAGE_URL" in os.environ:  # read by the library itself; an emulator lists otherwise
+    if "AZURITE_BLOB_STORAGE_URL" in os.environ:  # the library reads it itself; an emulator lists differently
         options["azure_storage_use_emulator"] = "true"
-    elif endpoint.netloc:  # the account is part of its path there
+    elif endpoint.netloc:  # such an endpoint has the account in its path
         options["azure_storage_endpoint"] = f"{endpoint.scheme}://{endpoint.netloc}/{account}"
         options["allow_http"] = _is_plain(f"{endpoint.scheme}:")
     return {name: value for name, value in options.items() if value}
@@ -83,20 +87,20 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC).replace(tzinfo=None)
 
 
 def delta_statistics(part: WrittenFile) -> str:
-    """Statistics of an add action of Delta's protocol, JSON."""
-    least: dict[str, Any] = {"store": part.store} if part.store else {}
-    most = dict(least)
+    """Return the statistics of an add action of Delta's protocol as JSON."""
+    smallest: dict[str, Any] = {"store": part.store} if part.store else {}
+    largest = dict(smallest)
     if isinstance(part, Part):
-        _add_bounds(part, least, most)
-    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+        _add_bounds(part, smallest, largest)
+    return json.dumps({"numRecords": part.rows, "minValues": smallest, "maxValues": largest, "nullCount": {}})
 
 
-def _add_bounds(part: Part, least: dict[str, Any], most: dict[str, Any]) -> None:
-    least["phy_offset"], most["phy_offset"] = part.first_phy_offset, part.last_phy_offset
+def _add_bounds(part: Part, smallest: dict[str, Any], largest: dict[str, Any]) -> None:
+    smallest["phy_offset"], largest["phy_offset"] = part.first_phy_offset, part.last_phy_offset
     if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
-        least["topic"], most["topic"] = part.topics
+        smallest["topic"], largest["topic"] = part.topics
     if part.store_times_ms is not None:
-        least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
+        smallest["store_time"], largest["store_time"] = (_time(time) for time in part.store_times_ms)
 
 
 def _time(time_ms: int) -> str:
@@ -119,7 +123,7 @@ class DeltaDestination(LooseDestination):
         self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
     ) -> None:
         assert_installed("deltalake", "--format delta")
-        os.environ.setdefault("RUST_LOG", "error")  # else the library complains on stderr of what it does not find
+        os.environ.setdefault("RUST_LOG", "error")  # else the library writes warnings to stderr
         super().__init__(path, overwrite=overwrite, incremental=incremental, tables=tables)
 
     def standing(self) -> ExportState | WholeState | None:
@@ -157,9 +161,9 @@ class DeltaDestination(LooseDestination):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
             for name in in_order(self.tables):
-                mine = [part for part in parts if part.table == name]
+                parts_of_table = [part for part in parts if part.table == name]
                 told_here = told_state if name == self.tables.main else {}
-                self._add(name, self._began_with + 1, mine, state, told_here, replaces=self._replaces)
+                self._add(name, self._began_with + 1, parts_of_table, state, told_here, replaces=self._replaces)
 
     def _add(
         self,
@@ -175,7 +179,7 @@ class DeltaDestination(LooseDestination):
         from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
-        by = [state.layout["partition_by"]] if name == "messages" and state.layout["partition_by"] else None
+        partition_by = [state.layout["partition_by"]] if name == "messages" and state.layout["partition_by"] else None
         table = self._table(name)
         if not self._is_wanted(name, number, self._number(table)):
             return
@@ -185,25 +189,25 @@ class DeltaDestination(LooseDestination):
             max_commit_retries=0,
         )
         actions = [_action(part) for part in parts]
-        columns = _columns(self.tables.columns[name], by)
+        columns = _columns(self.tables.columns[name], partition_by)
         try:
             if table is None:
                 create_table_with_add_actions(
-                    self._address(name), columns, actions, "error", by,
+                    self._address(name), columns, actions, "error", partition_by,
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
-            elif replaces and table.metadata().partition_columns != (by or []):
-                # Files in place of others keep a table's partitions, whatever is said here: it is made anew.
-                was = table.metadata()
+            elif replaces and table.metadata().partition_columns != (partition_by or []):
+                # A transaction that replaces files keeps the table's old partitions, so the table is made again.
+                metadata = table.metadata()
                 create_table_with_add_actions(
-                    self._address(name), columns, actions, "overwrite", by,
-                    name=was.name, description=was.description, configuration=was.configuration,
+                    self._address(name), columns, actions, "overwrite", partition_by,
+                    name=metadata.name, description=metadata.description, configuration=metadata.configuration,
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
                 self._assert_next(name, table, told_state)
             else:
                 mode = "overwrite" if replaces else "append"
-                table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
+                table.create_write_transaction(actions, mode, columns, partition_by, commit_properties=properties)
         except (DeltaError, OSError) as error:
             if not self._has(name, number, parts, told_state):
                 if isinstance(error, CommitFailedError) or "already exists" in str(error):
@@ -213,11 +217,15 @@ class DeltaDestination(LooseDestination):
             self.objects.sync(f"{self.tables.folders[name]}/_delta_log")
 
     def _assert_next(self, name: str, before: Any, told_state: Mapping[str, Any]) -> None:
-        """Raise StoreInUseError where something came between what was looked at and our commit, which made the table anew:
-        it is not refused then, but what goes with it would be. So all is begun anew."""
-        ours = json.loads(json.dumps(told_state))
+        """Raise StoreInUseError where another commit came between the check and this commit, which replaced the
+        table.
+
+        Delta accepts such a commit, but would refuse the other commits of this export, so the export must start
+        again.
+        """
+        own_state = json.loads(json.dumps(told_state))
         for entry in _newest_first(self._table(name)):
-            if _STATE in entry and json.loads(entry[_STATE]) == ours:
+            if _STATE in entry and json.loads(entry[_STATE]) == own_state:
                 if entry["version"] != before.version() + 1:
                     self._is_over = True
                     raise self._overtaken()
@@ -232,21 +240,24 @@ class DeltaDestination(LooseDestination):
             written, number = self._written(messages), self._number(messages)
             if written is not None and self._number(self._table("quarantine")) < number:
                 state = ExportState.from_json(written["state"], self.address)
-                parts = [Part.from_json(told) for told in written["quarantine"]]
+                parts = [Part.from_json(fields) for fields in written["quarantine"]]
                 self._add("quarantine", number, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _table(self, name: str) -> Any:
-        """The table; None if there is none yet."""
+        """Return the table, or None if there is none yet."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        try:  # DeltaTable.is_deltatable lets no other thread do anything, and so no signal come, until it has its answer
+        try:  # DeltaTable.is_deltatable would block all threads, and so signals, until it returns
             return asked(partial(DeltaTable, self._address(name), storage_options=self._options()))
         except TableNotFoundError:
             return None
 
     def _has(self, name: str, number: int, parts: Sequence[WrittenFile], told_state: Mapping[str, Any]) -> bool:
-        """Whether a commit is in all the same: where its answer is lost, the library's second attempt finds the first one in its way."""
+        """Return True if a commit exists although it raised.
+
+        If the first answer is lost, the library's retry fails because the first attempt succeeded.
+        """
         table = self._table(name)
         if self._number(table) != number or (told_state and self._written(table) != json.loads(json.dumps(told_state))):
             return False
@@ -257,7 +268,7 @@ class DeltaDestination(LooseDestination):
         return int(table.transaction_version(_APPLICATION) or 0) if table is not None else 0
 
     def _written(self, table: Any) -> dict[str, Any] | None:
-        """What our newest commit of a table says."""
+        """Return the state in the newest commit by an export to a table."""
         for entry in _newest_first(table):
             if _STATE in entry:
                 found: dict[str, Any] = json.loads(entry[_STATE])
@@ -273,7 +284,10 @@ class DeltaDestination(LooseDestination):
 
 
 def _newest_first(table: Any) -> Iterator[dict[str, Any]]:
-    """What commits of a table say. Each costs a file to read: those that are looked for are among the newest, unless others write here."""
+    """Yield the entries of a table's history, newest first.
+
+    Each costs a file to read. The wanted ones are among the newest, unless other programs commit here.
+    """
     newest = asked(partial(table.history, _NEWEST))
     yield from newest
     if len(newest) == _NEWEST:
@@ -295,7 +309,7 @@ def _columns(columns: pa.Schema, by: Sequence[str] | None) -> Any:
 
     if by and by[0] not in columns.names:
         columns = columns.append(pa.field(by[0], pa.date32()))
-    elif by:  # an empty topic is null there: the format knows no empty partition
+    elif by:  # the format has no empty partition, so an empty topic is null
         at = columns.names.index(by[0])
         columns = columns.set(at, columns.field(at).with_nullable(True))
     return Schema.from_arrow(columns)

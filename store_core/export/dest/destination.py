@@ -1,4 +1,4 @@
-"""What an export asks of the place it goes to, whatever that is: a folder, a bucket, a table of a lake."""
+"""Define the interface of a destination: a folder, a bucket or a table of a lake."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from store_core.export.dest.task_destination import Place
 
 
 class Destination(Protocol):
-    """A context manager: while it is entered, no other export writes there as far as the place can tell.
+    """A context manager for the place of an export; inside it, no other export should write there.
 
-    Parts are written at ``place`` by tasks, and belong to nothing before ``publish``, which makes all of them visible at
-    once, with the state of the export. What is noted survives the process, so that a rerun need not do it again.
-    Entering raises UsageError where something foreign stands there, StoreInUseError where another export is at work; all
-    methods raise FailedError where the place refuses.
+    Tasks write parts at ``place``. The parts belong to no result before ``publish``, which makes all of them visible
+    at once with the export's state. Notes survive the process, so that a rerun can skip finished work.
+
+    Entering raises UsageError where foreign files are stored, StoreInUseError where another export is writing. All
+    methods raise FailedError where the destination refuses.
     """
 
     address: str
     path: Path | None  # the folder, where it is a local one
     never_empty: bool  # whether a table needs a file even without rows
-    is_untold: bool  # from ``begin`` on: whether nobody has told what the last commit met
-    is_published: bool  # whether the result stands, though not all may be done that comes behind
-    untidy: str  # why what belongs to no result any more could not be removed
+    is_untold: bool  # set by ``begin``: no report has shown the findings of the last commit
+    is_published: bool  # the result is visible, though the cleanup may be unfinished
+    untidy: str  # why files that belong to no result could not be removed
 
     @property
     def place(self) -> Place: ...
@@ -37,31 +38,33 @@ class Destination(Protocol):
 
     @property
     def last(self) -> ExportState | None:
-        """The state that the last commit left, on which this export goes on; None where it starts from nothing."""
+        """The state that the last commit left, which this export continues; None where it starts from nothing."""
         ...
 
     def gone(self) -> list[str]:
-        """Files of earlier commits that somebody has removed or changed, as far as lengths tell and the manifest is ours."""
+        """Return files of earlier commits that are gone or have another length, as far as the destination's manifest
+        lists them.
+        """
         ...
 
     def begin(self, plan: str) -> bool:
-        """Say by its fingerprint what is to be done. Notes of other plans may be used too, by their keys.
+        """Announce the plan by its fingerprint. Notes of other plans may be used too, by their keys.
 
-        True if just this has been published already, by a process that came no further: ``publish`` then only clears up.
-        Raises UsageError where a finished export stands that is not to be touched.
+        Returns True if an interrupted process has already published this plan: ``publish`` then only cleans up.
+        Raises UsageError where a finished export must not be changed.
         """
         ...
 
     def noted(self) -> dict[str, bytes]:
-        """All notes by key."""
+        """Return all notes by key."""
         ...
 
     def holds(self, part: WrittenFile) -> bool:
-        """Whether a part is there, every byte of it."""
+        """Return True if a part is stored with its full length and checksum."""
         ...
 
     def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
-        """Only these notes are right, with their parts; all others may go."""
+        """Keep only these notes, with their parts; all others may be removed."""
         ...
 
     def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
@@ -70,13 +73,13 @@ class Destination(Protocol):
 
     @property
     def notes_kept(self) -> int:
-        """How many pieces of work a rerun would find done."""
+        """The number of finished pieces of work that a rerun would find."""
         ...
 
     def finish(self) -> None:
-        """There is nothing to publish: what was noted may go."""
+        """End without publishing: the notes may be removed."""
         ...
 
     def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
-        """Make the parts visible, all or none, with what the export has come to."""
+        """Make the parts visible, all or none, with the export's state."""
         ...

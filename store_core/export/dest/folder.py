@@ -1,4 +1,4 @@
-"""A local folder of Parquet files as a destination."""
+"""Write an export to a local folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FolderDestination:
         self._folder = ResultFolder(path, RESULT_FOLDERS)
         self._overwrite, self._incremental, self._tables = overwrite, incremental, tables
         self._manifest: Manifest | None = None
-        self._standing: set[str] = set()  # files that an earlier export has
-        self._is_finished = False  # a manifest stands, and we are not to add to it
+        self._earlier_files: set[str] = set()  # files of an earlier export
+        self._is_finished = False  # a manifest exists, and this export may not add to it
         self.is_untold = self.is_published = self._is_done = False
 
     @property
@@ -49,14 +49,14 @@ class FolderDestination:
         except NotEmptyError as error:
             raise not_empty(LocalObjects(self._folder.path), self.address, "parquet") from error
         try:
-            standing = self._folder.manifest()
-            if standing is not None:
-                refuse_foreign(standing, str(self._folder.path / MANIFEST))
-                with suppress(FailedError):  # of one that names no files, none is known
-                    self._standing = paths_of(standing, str(self._folder.path / MANIFEST))
-            if standing is not None and self._incremental:
-                self._manifest = Manifest.from_bytes(standing, str(self._folder.path / MANIFEST))
-            elif standing is not None and not self._overwrite:
+            manifest = self._folder.manifest()
+            if manifest is not None:
+                refuse_foreign(manifest, str(self._folder.path / MANIFEST))
+                with suppress(FailedError):  # a manifest may name no files
+                    self._earlier_files = paths_of(manifest, str(self._folder.path / MANIFEST))
+            if manifest is not None and self._incremental:
+                self._manifest = Manifest.from_bytes(manifest, str(self._folder.path / MANIFEST))
+            elif manifest is not None and not self._overwrite:
                 self._is_finished = True
                 if self._folder.begun() is None:
                     raise self._tables.refusal(self.address)
@@ -77,12 +77,12 @@ class FolderDestination:
         return self._manifest.gone(LocalObjects(self._folder.path)) if self._manifest is not None else []
 
     def begin(self, plan: str) -> bool:
-        standing = self._folder.manifest()
+        manifest = self._folder.manifest()
         begun = Begun.from_bytes(self._folder.begun())
-        behind = crc32c(standing) if standing is not None else 0
-        self.is_untold = begun is not None and begun.is_untold(behind, id_of(standing))
-        now = Begun(plan, behind, self.is_untold)
-        self._is_done = begun is not None and begun.is_done(plan, behind, id_of(standing))
+        number = crc32c(manifest) if manifest is not None else 0
+        self.is_untold = begun is not None and begun.is_untold(number, id_of(manifest))
+        now = Begun(plan, number, self.is_untold)
+        self._is_done = begun is not None and begun.is_done(plan, number, id_of(manifest))
         if self._is_finished and not self._is_done:
             self._folder.finish()
             raise self._tables.refusal(self.address)
@@ -115,14 +115,14 @@ class FolderDestination:
             self._folder.finish()
             return
         manifest = manifest_after(self._manifest, parts, commit, state)
-        standing = self._manifest.paths if self._manifest is not None else ()
-        replaced = self._standing - set(standing)
+        kept_paths = self._manifest.paths if self._manifest is not None else ()
+        replaced = self._earlier_files - set(kept_paths)
         new = {part.path for part in parts}
-        if len(new) < len(parts) or not new.isdisjoint(standing):
+        if len(new) < len(parts) or not new.isdisjoint(kept_paths):
             raise FailedError("two files of the result have one name", path=self.address, to_do="please report it")
         moved, staged = (LocalObjects(folder).sizes for folder in (self._folder.path, self._folder.staging))
         waiting = staged(part.staged for part in parts)
         found = {part.path: waiting[part.staged] for part in parts if part.staged in waiting}
         refuse_missing(parts, moved(new - found.keys()) | found, self.address)
-        self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing, replaced)
+        self._folder.publish([(part.staged, part.path) for part in parts], manifest, kept_paths, replaced)
         self.is_published = True

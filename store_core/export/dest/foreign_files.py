@@ -1,4 +1,4 @@
-"""What to say where something stands that is no place for a new export of the kind that was asked for."""
+"""Explain why a destination cannot take a new export of the requested format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store_core.storage.publish import MANIFEST
 
 
 def not_empty(objects: Objects, address: str, asked: str) -> UsageError:
-    """The error for a place in which something is, where an export of a format was ``asked`` for."""
+    """Return the error for a place with files, where an export of format ``asked`` was requested."""
     with suppress(FailedError):
         names = [name for folder in RESULT_FOLDERS for name in objects.names(folder)]
         found = "parquet" if is_of_export(objects.read(MANIFEST) or b"") else _format_of(names)

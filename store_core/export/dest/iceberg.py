@@ -1,7 +1,7 @@
-"""Iceberg tables as a destination: files are written by tasks and added in one snapshot, which holds the export's state too.
+"""Add files to Iceberg tables in one snapshot, which also contains the export's state.
 
-The tables are ``rmqctl.messages``, ``rmqctl.quarantine`` and so on in an SQL catalog, without more the file ``catalog.db``
-beside their files. Which snapshot decides is as in ``dest.delta``.
+The tables are ``rmqctl.messages``, ``rmqctl.quarantine`` and so on in an SQL catalog; the default catalog is the file
+``catalog.db`` next to their files. The deciding snapshot is chosen as in ``dest.delta``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FILE_ACCESS: Final = "store_core.export.dest.iceberg_io."
 _LATER_METADATA: Final = re.compile(r"/0*[1-9]\d*-[^/]*\.metadata\.json$")
 _STATE: Final = "rmqctl.export"
 _NUMBER: Final = "rmqctl.commit"
-# Else the library itself commits once more what was refused, on top of the rival's snapshot: every record twice.
+# Else the library would repeat a refused commit on top of the other export's snapshot: every record twice.
 _RETRIES: Final = "commit.retry.num-retries"
-# Bounds are kept where files have them; for the others the library would complain about each file.
+# Only columns with bounds in the files keep them: for the others the library would warn about each file.
 _METRICS: Final = "write.metadata.metrics"
 _PROPERTIES: Final = {
     f"{_METRICS}.default": "none",
@@ -42,7 +42,7 @@ _PROPERTIES: Final = {
 class IcebergDestination(LooseDestination):
     """``Destination`` for Iceberg tables below a folder or an address. Needs the extra ``lake``.
 
-    ``catalog``: an SQLAlchemy address of a catalog; without one, in a local folder, SQLite's file beside the data.
+    ``catalog``: an SQLAlchemy address of a catalog; without one, in a local folder, an SQLite file next to the data.
     """
 
     format = "iceberg"
@@ -73,12 +73,12 @@ class IcebergDestination(LooseDestination):
         self._is_own_catalog = catalog is None
         self._catalog: Any = None
         self._began_with = 0
-        self._gone: dict[str, str] = {}  # tables whose metadata is not where the catalog has it
+        self._gone: dict[str, str] = {}  # missing metadata files, by table
 
     def standing(self) -> ExportState | WholeState | None:
         if not self._has_catalog():
             self.refuse_foreign()
-        elif not self._incremental:  # which may have nothing to add
+        elif not self._incremental:  # an incremental export may have nothing to add
             with told(self.address, "opening the Iceberg catalog"):
                 self._assert_writable()
         with told(self.address, "reading the Iceberg catalog"):
@@ -104,7 +104,7 @@ class IcebergDestination(LooseDestination):
             return ExportState.from_json(written["state"], self.address)
 
     def _assert_writable(self) -> None:
-        """Have the catalog change nothing: else it would be noticed when all has been written that it may only be read."""
+        """Send the catalog an update that changes nothing, so that a read-only one fails before any file is written."""
         from pyiceberg.catalog.sql import IcebergTables
         from sqlalchemy import false, update
 
@@ -113,10 +113,10 @@ class IcebergDestination(LooseDestination):
             connection.execute(nothing)
 
     def _refuse_lost_tables(self) -> None:
-        """Metadata that followed other metadata is of a table that a catalog has had, and this one does not know."""
+        """Raise UsageError for metadata that a catalog once knew and this one does not know."""
         for name, folder in self.tables.folders.items():
-            its = self.objects.names(f"{folder}/{self.table_folder}") if self._table(name) is None else ()
-            if any(map(_LATER_METADATA.search, its)):
+            names = self.objects.names(f"{folder}/{self.table_folder}") if self._table(name) is None else ()
+            if any(map(_LATER_METADATA.search, names)):
                 raise UsageError(
                     "a table is there that the catalog does not know",
                     path=self.address,
@@ -124,7 +124,11 @@ class IcebergDestination(LooseDestination):
                 )
 
     def _refuse_table_of_others(self, name: str) -> None:
-        """One that an export has made lies where its files are to be, and holds nothing if it did not come to fill it."""
+        """Raise UsageError for a table of another program or of another destination.
+
+        An export's own table is stored where its files go, and is empty if the export was interrupted before filling
+        it.
+        """
         table = self._table(name)
         if table is None:
             return
@@ -153,9 +157,9 @@ class IcebergDestination(LooseDestination):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
             for name in in_order(self.tables):
-                mine = [part for part in parts if part.table == name]
+                parts_of_table = [part for part in parts if part.table == name]
                 properties = told_state if name == self.tables.main else {}
-                self._add(name, self._began_with + 1, mine, state, properties, replaces=self._replaces)
+                self._add(name, self._began_with + 1, parts_of_table, state, properties, replaces=self._replaces)
 
     def _add(
         self,
@@ -175,7 +179,7 @@ class IcebergDestination(LooseDestination):
             table = self._made(name)
         if not self._is_wanted(name, number, self._number(table)):
             return
-        table.metadata.properties[_RETRIES] = "0"  # of this copy of the metadata
+        table.metadata.properties[_RETRIES] = "0"  # only in this copy of the metadata
         told_properties = {**properties, _NUMBER: str(number)}
         paths = [self.objects.address_of(part.path) for part in parts]
         try:
@@ -200,7 +204,7 @@ class IcebergDestination(LooseDestination):
             written = self._written(self._table("messages"))
             if written is not None and self._number(self._table("quarantine")) < self._began_with:
                 state = ExportState.from_json(written["state"], self.address)
-                parts = [Part.from_json(told) for told in written["quarantine"]]
+                parts = [Part.from_json(fields) for fields in written["quarantine"]]
                 self._add("quarantine", self._began_with, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _opened(self) -> Any:
@@ -217,8 +221,9 @@ class IcebergDestination(LooseDestination):
         return not self._is_own_catalog or self.objects.read(CATALOG) is not None
 
     def _table(self, name: str) -> Any:
-        """The table as it is now; None if there is none yet, or none any more and another one is to stand in its place. Asking
-        makes no catalog."""
+        """Return the present table, or None if there is none or its missing metadata may be replaced. Makes no
+        catalog.
+        """
         from pyiceberg.exceptions import NoSuchTableError
 
         if not self._has_catalog():
@@ -233,8 +238,11 @@ class IcebergDestination(LooseDestination):
             return None
 
     def _refuse_gone(self, name: str, error: FileNotFoundError) -> None:
-        """Raise UsageError for a table whose metadata the catalog names in vain, but where it is to be replaced, was here, and
-        somebody has removed all of it: with the one that decides, the others too, as commits are counted by it."""
+        """Raise UsageError for a table whose metadata is missing, unless the export may replace it.
+
+        It may if it replaces tables and all metadata of the table was stored here and is removed. If the deciding
+        table is missing, the metadata of the other tables must be removed too, as its number counts the commits.
+        """
         folders = self.tables.folders
         is_here = self._gone[name].startswith(f"{self.objects.address_of(folders[name])}/")
         removed = folders.values() if name == self.tables.main else [folders[name]]
@@ -248,7 +256,7 @@ class IcebergDestination(LooseDestination):
             ) from error
 
     def _metadata_address(self, name: str) -> str:
-        """Where the catalog has a table's metadata."""
+        """Return the address of a table's metadata from the catalog."""
         from pyiceberg.catalog.sql import IcebergTables
         from sqlalchemy import select
 
@@ -256,7 +264,7 @@ class IcebergDestination(LooseDestination):
             return str(connection.scalar(select(IcebergTables.metadata_location).where(*_entry_of(name))))
 
     def _forget(self, name: str) -> None:
-        """Take a table out of the catalog that is not there any more; not one that a rival has made since."""
+        """Remove a missing table from the catalog, but not one that another export has made since."""
         from pyiceberg.catalog.sql import IcebergTables
         from sqlalchemy import delete
 
@@ -282,13 +290,13 @@ class IcebergDestination(LooseDestination):
             raise self._overtaken() from error
 
     def _number(self, table: Any) -> int:
-        """Our newest commit to a table."""
+        """Return the number of the newest commit by an export to a table."""
         if table is None:
             return 0
         return max((int(found.summary.get(_NUMBER) or 0) for found in table.snapshots() if found.summary), default=0)
 
     def _written(self, table: Any) -> dict[str, Any] | None:
-        """What our newest commit of the messages says."""
+        """Return the state in the newest commit by an export to the deciding table."""
         for snapshot in reversed(table.snapshots()):
             text = snapshot.summary.get(_STATE) if snapshot.summary else None
             if text is not None:
@@ -298,7 +306,7 @@ class IcebergDestination(LooseDestination):
 
 
 def _assert_catalog(address: str) -> None:
-    """Raise UsageError where nothing could be reached under that address, FailedError where a driver is missing."""
+    """Raise UsageError for an address that no catalog can have, FailedError where a driver is missing."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -323,15 +331,15 @@ def _assert_catalog(address: str) -> None:
 
 
 def _entry_of(name: str) -> tuple[Any, ...]:
-    """What finds a table's row in the catalog's own table."""
+    """Return the conditions that select a table's row in the catalog's own table."""
     from pyiceberg.catalog.sql import IcebergTables
 
-    entry = IcebergTables
-    return entry.catalog_name == NAMESPACE, entry.table_namespace == NAMESPACE, entry.table_name == name
+    columns = IcebergTables
+    return columns.catalog_name == NAMESPACE, columns.table_namespace == NAMESPACE, columns.table_name == name
 
 
 def _partition(transaction: Any, table: Any, by: str | None) -> None:
-    """Have a table without files lie in partitions by topic, day or nothing. It may have had others, or none yet."""
+    """Set the partitions of a table without files: by topic, day or nothing. It may have had others, or none yet."""
     found = [field.name for field in table.spec().fields]
     if found != ([by] if by is not None else []):
         with transaction.update_spec() as update:

@@ -1,7 +1,8 @@
-"""How PyIceberg reaches files: in an object store by the clients that stores are read with, so by the same variables; in a folder as it
-does by itself, and has each file on disk before a catalog, which is, names it.
+"""Give PyIceberg access to files.
 
-Its own clients know only what a catalog's properties tell, and those for Azure want a package of their own.
+* In object stores it uses the clients with which stores are read, so the same environment variables: its own clients
+  know only the catalog's properties, and those for Azure need another package.
+* In folders it uses its own access, but each file is synced before a catalog, which is synced, names it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from store_core.storage.remote_path import RemotePath, path_of
 
 
 class ObjectFileIO(PyArrowFileIO):
-    """PyIceberg's file access for addresses of object stores; for all else PyIceberg's own."""
+    """PyIceberg's file access: this package's clients for object stores, PyIceberg's own for other addresses."""
 
     def new_input(self, location: str) -> PyArrowFile:
         file = self._file(location)
@@ -51,7 +52,7 @@ def _client_of(path: RemotePath) -> tuple[Any, str]:
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """PyIceberg's own file access to local files; each is on disk when it is closed."""
+    """PyIceberg's own access to local files, with each file synced when it is closed."""
 
     def new_output(self, location: str) -> PyArrowFile:
         made = super().new_output(location)

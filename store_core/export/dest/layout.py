@@ -1,4 +1,4 @@
-"""How rows are laid out in files."""
+"""Describe how rows are laid out in files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ Cluster = Literal["topic", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``partition_by``: a folder a topic or a day of the store time, in Hive's style. ``cluster``: what the rows of a
-    file are sorted by before their offsets. ``whole_files``: a column that rows are partitioned by is in the files too."""
+    """The layout of an export's files.
+
+    * ``partition_by``: a folder for each topic, or for each day of the store time, in Hive's style.
+    * ``cluster``: the order of the rows of a file before their offsets.
+    * ``whole_files``: a partition's column is in the files too.
+    """
 
     partition_by: PartitionBy | None = None
     cluster: Cluster = "topic"

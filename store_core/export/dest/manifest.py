@@ -1,4 +1,4 @@
-"""The manifest of an exported folder: the state of the export, its commits, and all files with their checksums."""
+"""Read and write the manifest of an exported folder: its state, its commits, and all files with their checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from store_core.storage.objects import Objects
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``commits`` and ``files`` as JSON objects, oldest first; a file tells the number of its commit."""
+    """The content of a manifest: ``commits`` and ``files`` are JSON objects, oldest first; a file contains its
+    commit's number.
+    """
 
     state: ExportState
     commits: tuple[Mapping[str, Any], ...]
@@ -27,34 +29,36 @@ class Manifest:
         return {str(file["path"]) for file in self.files}
 
     def gone(self, objects: Objects) -> list[str]:
-        """The files that are not there, or are of another length."""
+        """Return the files that are missing or have another length."""
         sizes = objects.sizes(self.paths)
         return [str(file["path"]) for file in self.files if sizes.get(file["path"]) != file.get("size_bytes")]
 
     def as_bytes(self) -> bytes:
-        """JSON, UTF-8."""
+        """Return JSON in UTF-8."""
         return _as_bytes({**self.state.as_json(), "commits": list(self.commits), "files": list(self.files)})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
-        """The manifest as ``as_bytes`` gave it. Raises FailedError for anything else."""
+        """Parse a manifest written by ``as_bytes``. Raises FailedError for anything else."""
         try:
-            told = json.loads(data)
-            state = ExportState.from_json(told, where)
-            return cls(state, tuple(told["commits"]), tuple({**file, "path": file["path"]} for file in told["files"]))
+            document = json.loads(data)
+            state = ExportState.from_json(document, where)
+            return cls(
+                state, tuple(document["commits"]), tuple({**file, "path": file["path"]} for file in document["files"])
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise unreadable(where) from error
 
 
 def manifest_after(last: Manifest | None, parts: Sequence[WrittenFile], commit: Commit, state: State) -> bytes:
-    """The manifest of a folder once a commit has written parts; ``last`` is the one that it adds to."""
+    """Return the manifest of a folder after a commit; ``last`` is the manifest that the commit adds to."""
     if isinstance(state, ExportState):
         return _added(last, parts, commit, state).as_bytes()
     return _as_bytes({**state.as_json(), "files": [part.as_json() for part in parts]})
 
 
 def paths_of(manifest: bytes, where: str) -> set[str]:
-    """The files of a manifest. Raises FailedError for anything else."""
+    """Return the files of a manifest. Raises FailedError for anything else."""
     try:
         return {str(file["path"]) for file in json.loads(manifest)["files"]}
     except (ValueError, KeyError, TypeError) as error:
@@ -62,7 +66,7 @@ def paths_of(manifest: bytes, where: str) -> set[str]:
 
 
 def refuse_foreign(manifest: bytes, where: str) -> None:
-    """Raise UsageError for what is no manifest of an export: other programs have files of this name, too."""
+    """Raise UsageError for bytes that are no manifest of an export: other programs have files of this name too."""
     if not is_of_export(manifest):
         raise UsageError(
             "what is there cannot be read as the manifest of an export",
@@ -72,7 +76,7 @@ def refuse_foreign(manifest: bytes, where: str) -> None:
 
 
 def is_of_export(manifest: bytes) -> bool:
-    """Whether it is a manifest of ours."""
+    """Return True if the bytes are the manifest of an export."""
     try:
         return bool(json.loads(manifest)["format"] == FORMAT)
     except (ValueError, KeyError, TypeError):
@@ -88,7 +92,7 @@ def _as_bytes(document: Mapping[str, Any]) -> bytes:
 
 
 def _added(last: Manifest | None, parts: Sequence[WrittenFile], commit: Commit, state: ExportState) -> Manifest:
-    """The manifest once a commit has added parts."""
+    """Return the manifest after a commit has added parts."""
     added = tuple({**part.as_json(), "commit": commit.number} for part in parts)
     return Manifest(
         state,
@@ -98,7 +102,7 @@ def _added(last: Manifest | None, parts: Sequence[WrittenFile], commit: Commit, 
 
 
 def id_of(data: bytes | None) -> str | None:
-    """The fingerprint of the last commit of a manifest; None where there is none, or it is of another kind."""
+    """Return the fingerprint of a manifest's last commit; None without one, or for another kind of file."""
     try:
         found = json.loads(data).get("id") if data is not None else None
     except (ValueError, AttributeError):

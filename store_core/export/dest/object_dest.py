@@ -1,4 +1,7 @@
-"""Destinations whose files are written under their final names: what they share. A file belongs to nothing by being there."""
+"""Share the code of destinations whose files are written under their final names.
+
+A file there belongs to a result only if a commit names it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ _LOCK: Final = f"{UNFINISHED}/lock"
 
 
 class LooseDestination(ABC):
-    """``Destination`` but for two things: ``standing``, the state of the last commit, and ``commit``, a new one.
+    """``Destination`` without two methods: ``standing`` returns the state of the last commit, ``commit`` makes a new
+    one.
 
-    Both are for the kinds of destination to tell. Where no lock can be taken, in object stores, two exports at once are
-    told apart when they commit: the second one fails there.
+    Subclasses define both. In object stores no lock can be taken; of two exports at once, the second one fails when
+    it commits.
     """
 
     format = "parquet"
@@ -37,7 +41,7 @@ class LooseDestination(ABC):
     never_empty = False
     untidy = ""
     table_folder = (
-        ""  # where a table keeps its own files, below its folder: some are filled in front of the one that tells of all
+        ""  # the folder of a table's own files, below its folder, some of which are written before the commit
     )
 
     def __init__(
@@ -50,7 +54,7 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self.is_untold = self.is_published = self._keeps_all = False
+        self.is_untold = self.is_published = self._cannot_remove = False
         self._is_finished = self._has_begun = self._is_done = self._is_over = False
 
     @property
@@ -76,24 +80,24 @@ class LooseDestination(ABC):
                 if not self.objects.read(_BEGUN):
                     raise self.tables.refusal(self.address)
         except BaseException:
-            with suppress(StoreError):  # what is wrong has been said
+            with suppress(StoreError):  # the first error is raised
                 self._is_over = not self.objects.names(UNFINISHED)
                 self._leave()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(*((StoreError,) if any(error) else ())):  # what is wrong has been said
+        with suppress(*((StoreError,) if any(error) else ())):  # the first error is raised
             self._leave()
 
     def gone(self) -> list[str]:
-        return []  # a table's own files tell what belongs to it
+        return []  # a table's own files name the files that belong to it
 
     def begin(self, plan: str) -> bool:
-        told = self.objects.read(_BEGUN)
-        begun = Begun.from_bytes(told)
-        if told and begun is None:
-            # Taken for none, it would be cleared away, and with it what tells that a result is ours.
+        data = self.objects.read(_BEGUN)
+        begun = Begun.from_bytes(data)
+        if data and begun is None:
+            # A damaged note must not be cleared: it is the proof that a result is this export's own.
             raise FailedError(
                 "the note of what was begun here is cut short",
                 path=self.objects.address_of(_BEGUN),
@@ -105,7 +109,7 @@ class LooseDestination(ABC):
         self._is_done = begun is not None and begun.is_done(plan, self.stands_as, id)
         if self._is_finished and not self._is_done:
             self._is_over = True
-            self.complete()  # whose it was may no longer know it: in an object store, a rival has begun meanwhile
+            self.complete()  # in an object store, another export may have overwritten the note of its author
             raise self.tables.refusal(self.address)
         if not self._is_done and begun != now:
             self.objects.write(_BEGUN, now.as_bytes())
@@ -139,58 +143,63 @@ class LooseDestination(ABC):
         self.is_published = True
         try:
             self.tidy()
-        except StoreError as error:  # the result stands; the next export does what could not be done
+        except StoreError as error:  # the result is published; the next export repeats the cleanup
             self.untidy = error.what
         self._is_over = True
 
     @abstractmethod
     def standing(self) -> ExportState | WholeState | None:
-        """The state that the last commit left, None without one. Raises UsageError where something else is there."""
+        """Return the state that the last commit left, None without one. Raises UsageError where foreign files are
+        stored.
+        """
 
     @property
     @abstractmethod
     def stands_as(self) -> int:
-        """What tells the commit that ``standing`` found from any other one; 0 without one."""
+        """A number that identifies the commit that ``standing`` found; 0 without one."""
 
     @abstractmethod
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
-        """Make parts visible in one step; in place of all others where nothing is to be added to."""
+        """Make parts visible in one step; they replace all others unless the export adds to the last commit."""
 
     @property
     def _replaces(self) -> bool:
-        """Whether a commit puts its files in place of all that the tables hold."""
+        """True if a commit replaces all files of the tables."""
         return self._overwrite or not self.tables.adds
 
     def _is_wanted(self, name: str, number: int, found: int) -> bool:
-        """Whether a commit to a table, whose newest one has number ``found``, is still to be made. Where it is added to one
-        state of the table alone, nothing comes in between. Raises StoreInUseError if another export has been there first."""
+        """Return True if a commit to a table is still to be made; ``found`` is its newest commit's number.
+
+        A commit to the deciding table follows exactly one state. Raises StoreInUseError if another export was
+        published first.
+        """
         if name == self.tables.main:
             if found != number - 1:
                 raise self._overtaken()
         elif self.tables.adds and found >= number:
-            return False  # whoever came after the commit that decides has made it
+            return False  # a later export has completed it
         return True
 
     def _overtaken(self) -> StoreInUseError:
-        anew = self._incremental or self._replaces
-        to_do = "run the command again" if anew else "add to it with --incremental, or name another folder"
+        repeats = self._incremental or self._replaces
+        to_do = "run the command again" if repeats else "add to it with --incremental, or name another folder"
         return StoreInUseError("another export has been published here meanwhile", path=self.address, to_do=to_do)
 
     def refuse_foreign(self) -> None:
-        """Raise UsageError where there is anything but what exports that did not end have left."""
-        if not all(map(self._may_be_left, self.objects.names(""))):
+        """Raise UsageError for files other than the remains of unfinished exports."""
+        if not all(map(self._is_remnant, self.objects.names(""))):
             raise not_empty(self.objects, self.address, self.format)
 
     def complete(self) -> None:
-        """Do what the last commit decided, and whoever made it may not have come to."""
+        """Complete the last commit, if its author was interrupted before updating all tables."""
         return
 
     def tidy(self) -> None:
-        """Remove what belongs to no result any more."""
+        """Remove files that belong to no result any more."""
         return
 
     def _leave(self) -> None:
-        """Whoever has not begun anything leaves what others have."""
+        """Remove the notes if the work is over; an export that has started nothing leaves the notes of others."""
         try:
             has_own = self._has_begun and not self.is_untold
             if self._is_over or (not self._noted and (has_own or not self.objects.read(_BEGUN))):
@@ -201,28 +210,31 @@ class LooseDestination(ABC):
                 self._lock = None
 
     def _clear(self) -> None:
-        """What is left of the work goes; what was begun last, so that a rerun knows its own result."""
-        there = self.objects.names(UNFINISHED)
-        last = [name for name in there if name in (_BEGUN, _LOCK)]
-        self._discard(name for name in there if name not in last)
+        """Remove the notes of the work, the note of the plan last: by it a rerun recognises its own result."""
+        names = self.objects.names(UNFINISHED)
+        last = [name for name in names if name in (_BEGUN, _LOCK)]
+        self._discard(name for name in names if name not in last)
         for name in last:
             self._discard([name])
         if self.path is not None:
             remove_empty(self.path / UNFINISHED, self.path)
-        elif there:
+        elif names:
             self.objects.remove_folder(UNFINISHED)
 
     def _discard(self, names: Iterable[str]) -> None:
-        """Remove notes. Where nothing may be removed, empty ones tell as little as none; asked once, as a refusal may take long."""
+        """Remove notes, or empty them where nothing may be removed; an empty note counts as none.
+
+        A refusal may take long, so removal is tried once only.
+        """
         names = sorted(names)
-        if not self._keeps_all:
+        if not self._cannot_remove:
             try:
                 self.objects.remove_all(names)
                 return
             except StoreError:
                 if self.path is not None:
                     raise
-                self._keeps_all = True
+                self._cannot_remove = True
         sizes = self.objects.sizes(names)
         for name in names:
             if sizes.get(name):
@@ -240,7 +252,7 @@ class LooseDestination(ABC):
                     to_do="wait for it, or name another folder",
                 )
 
-    def _may_be_left(self, name: str) -> bool:
+    def _is_remnant(self, name: str) -> bool:
         folder, _, rest = name.partition("/")
         if folder in RESULT_FOLDERS:
             return is_made_here(name) or (self.table_folder != "" and rest.startswith(self.table_folder))

@@ -1,4 +1,4 @@
-"""Parquet files of a result: written row group by row group at a place, described for the manifest."""
+"""Write Parquet files of a result row group by row group, and describe them for the manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUFFER_SIZE_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A written file. ``path`` is where it is to stand below the destination, ``staged`` its name until then."""
+    """A written file. ``path`` is its final place below the destination, ``staged`` its name until the publication."""
 
     table: str
     store: str
@@ -29,7 +29,7 @@ class WrittenFile:
     crc32c: int
 
     def as_json(self) -> dict[str, Any]:
-        """A member of ``files`` in the manifest and in the command's result."""
+        """Return a member of ``files`` in the manifest and in the command's result."""
         return {
             "path": self.path,
             "table": self.table,
@@ -41,7 +41,7 @@ class WrittenFile:
 
 
 def refuse_missing(parts: Sequence[WrittenFile], found: Mapping[str, int], address: str) -> None:
-    """Raise FailedError unless all parts are there, whole; ``found``: lengths by path."""
+    """Raise FailedError unless all parts are stored with their full length; ``found``: lengths by path."""
     for part in parts:
         if found.get(part.path) != part.size_bytes:
             raise FailedError(
@@ -52,13 +52,15 @@ def refuse_missing(parts: Sequence[WrittenFile], found: Mapping[str, int], addre
 
 
 class ParquetFile:
-    """A new file NAME at a place; ``abort`` removes it. Raises FailedError where it cannot be written; then none is left."""
+    """A new file at a place; ``abort`` removes it. Raises FailedError where it cannot be written, and then leaves no
+    file.
+    """
 
     def __init__(self, place: Place, name: str, schema: pa.Schema, **options: Any) -> None:
-        """``options`` are more of pyarrow's."""
+        """``options``: more options of pyarrow's writer."""
         self._file, self.staged, self.path = place.create(name)
         try:
-            # The library writes page by page, and each time asks Python to.
+            # Without the buffer the library would call Python for each page.
             self._stream = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_SIZE_BYTES)
             self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", compression_level=1, **options)
         except BaseException:
@@ -67,20 +69,19 @@ class ParquetFile:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file, once it is closed."""
+        """The length of the whole file, once it is closed."""
         return self._file.size_bytes
 
     @property
     def crc32c(self) -> int:
-        """Of the whole file, once it is closed."""
+        """The checksum of the whole file, once it is closed."""
         return self._file.crc32c
 
     def write_group(self, rows: pa.Table) -> None:
-        """Rows as a row group."""
+        """Write rows as a row group."""
         self._writer.write_table(rows, row_group_size=len(rows))
 
     def close(self) -> None:
-        """Finish the file."""
         try:
             self._writer.close()
             self._stream.flush()
@@ -91,9 +92,9 @@ class ParquetFile:
 
     def abort(self) -> None:
         self._file.drop()
-        with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
+        with suppress(Exception):  # the garbage collector would finish an open writer and raise
             self._writer.close()
-        self._writer.is_open = False  # one whose end cannot be written would try again when it is collected
+        self._writer.is_open = False  # else the garbage collector would try to write the end again
         with suppress(Exception):
             self._stream.close()
         self._file.discard()

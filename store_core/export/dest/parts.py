@@ -1,4 +1,4 @@
-"""Parquet files of an export: written part by part in a staging folder, described for the manifest."""
+"""Write the Parquet files of an export and describe them for the manifest."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 
 Table = Literal["messages", "quarantine"]
-Partition = tuple[str, str | None] | None  # a column's or a part of time's name, and the value
+Partition = tuple[str, str | None] | None  # name of a column or a unit of time, and the value
 
 FOLDERS: Final[dict[Table, str]] = {"messages": "data", "quarantine": "quarantine"}
-# All that an export may fill, of other tables too (``tables_export``): an overwrite empties them.
+# All folders that an export may fill, those of ``tables_export`` too: an overwrite empties them.
 RESULT_FOLDERS: Final = (*FOLDERS.values(), "queues", "index", "stats", "topics", "groups")
 ROW_GROUP_SIZE_BYTES: Final = 16 << 20
-# Row groups are small, so that a filter of this size is right for most of them, and a key leads to little else.
+# Row groups are small, so a filter of this size suits most of them.
 _BLOOM: Final = {"ndv": 20_000, "fpp": 0.05}
 _MESSAGE_OPTIONS: Final[dict[str, Any]] = {
-    "store_schema": False,  # it would tell readers of our dictionaries
+    "store_schema": False,  # it would give readers this writer's dictionary types
     "write_page_index": True,
     "bloom_filter_options": dict.fromkeys(schema.BLOOM_PATHS, _BLOOM),
 }
 _MICROSECONDS: Final = 1000  # a millisecond
 _DIGEST_DIGITS: Final = 12
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-# What Hive and Spark escape in the names of partition folders, and what no file name may hold.
+# The characters that Hive and Spark escape in the names of partition folders, and those that no file name may have.
 _ESCAPED: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
 _KIND_NAMES: Final = {
     FrameKind.DAMAGE: "damage",
@@ -46,7 +46,7 @@ _KIND_NAMES: Final = {
 
 
 class Range(NamedTuple):
-    """A stretch of the log that is no frame; ``file`` is its segment, relative to the store root."""
+    """A range of the log that is no frame; ``file`` is its segment, relative to the store root."""
 
     kind: int
     code: int
@@ -66,7 +66,7 @@ class Part(WrittenFile):
     table: Table
     first_phy_offset: int | None
     last_phy_offset: int | None
-    partition: Partition = None  # name and value, as the path tells them too
+    partition: Partition = None  # name and value, also in the path
     topics: tuple[str, str] | None = None  # the first and the last one by name
     store_times_ms: tuple[int, int] | None = None  # the oldest and the newest
 
@@ -81,7 +81,7 @@ class Part(WrittenFile):
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Part:
-        """A part as ``as_json`` gave it, where it stays."""
+        """Return a part from ``as_json``, already at its final path."""
         found = dict(told) | {"staged": told["path"], "crc32c": int(told["crc32c"], 16)}
         for name in ("topics", "store_times_ms", "partition"):
             found[name] = tuple(told[name]) if told[name] else None
@@ -89,7 +89,9 @@ class Part(WrittenFile):
 
 
 class PartWriter:
-    """Writes batches of one table into one file at a place, in row groups of some tens of MiB; ``abort`` removes it."""
+    """Writes batches of one table into one file, in row groups of about ``ROW_GROUP_SIZE_BYTES``; ``abort`` removes
+    it.
+    """
 
     def __init__(
         self,
@@ -102,10 +104,13 @@ class PartWriter:
         whole: bool = False,
         sorted_by: Sequence[str] = ("phy_offset",),
     ) -> None:
-        """``file_name`` is a name for the store's part of the table that no other part has, behind its partition's folder.
+        """Create the file.
 
-        A column that is named in the path is left out of the file, as readers of such folders expect; not if it is ``whole``.
-        ``sorted_by``: what the rows of each group will be sorted by.
+        Args:
+            file_name: the file's name below the partition's folder, unique in the store's part of the table.
+            whole: keep a column that the path names; otherwise it is left out of the file, as readers of such folders
+                expect.
+            sorted_by: the sort order of the rows of each group.
         """
         self._schema = schema_of(table, None if whole else partition)
         options = message_options(self._schema) if table == "messages" else {}
@@ -117,7 +122,7 @@ class PartWriter:
         self._part = Part(table, store, self._file.staged, self._file.path, 0, 0, 0, None, None, partition)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows of the table, in log order."""
+        """Add rows of the table, in log order."""
         if not len(batch):
             return
         self._pending.append(batch)
@@ -126,7 +131,7 @@ class PartWriter:
             self._flush()
 
     def write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Rows of the table, in any order, as a row group."""
+        """Write rows of the table, in any order, as a row group."""
         self._pending = list(batches)
         self._flush()
 
@@ -149,7 +154,7 @@ class PartWriter:
             )
 
     def close(self) -> Part:
-        """Finish the file; tells what it is. Raises FailedError."""
+        """Finish the file and return its description. Raises FailedError."""
         try:
             self._flush()
         except BaseException:
@@ -171,49 +176,49 @@ class PartWriter:
 
 
 def _milliseconds(times: pa.TimestampArray) -> pa.Int64Array:
-    """The least and the largest of times in microseconds."""
+    """Return the smallest and the largest of times in microseconds, in milliseconds."""
     bounds = pc.min_max(times.view(pa.int64()))
     return pc.divide(pa.array([bounds["min"].as_py(), bounds["max"].as_py()], pa.int64()), _MICROSECONDS)
 
 
 def _wider(bounds: Any, values: Sequence[pa.Array]) -> Any:
-    """Bounds that hold these values too; None where there are none."""
+    """Extend bounds by values; None without any."""
     found = pc.min_max(pa.chunked_array(values))
-    least, most = found["min"].as_py(), found["max"].as_py()
-    if least is None:
+    smallest, largest = found["min"].as_py(), found["max"].as_py()
+    if smallest is None:
         return bounds
-    return (least, most) if bounds is None else (min(bounds[0], least), max(bounds[1], most))
+    return (smallest, largest) if bounds is None else (min(bounds[0], smallest), max(bounds[1], largest))
 
 
 def schema_of(table: Table, partition: Partition = None) -> pa.Schema:
-    """The columns of a table's files in a partition, as they are written."""
+    """Return the columns of a table's files in a partition."""
     whole = schema.WRITTEN if table == "messages" else schema.QUARANTINE
     named = partition[0] if partition is not None else ""
     return whole.remove(whole.get_field_index(named)) if named in whole.names else whole
 
 
 def folder_of(partition: Partition) -> str:
-    """A partition's folder below its table's, with a slash behind it."""
+    """Return a partition's folder below its table's, with a slash at its end."""
     return f"{partition[0]}={escaped(partition[1])}/" if partition is not None else ""
 
 
 def escaped(value: str | None) -> str:
-    """A value as it stands in the name of a partition's folder."""
+    """Return a value as part of the name of a partition's folder."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value) if value else _NO_VALUE
 
 
 def message_options(columns: pa.Schema) -> dict[str, Any]:
-    """What the writer is asked for; it refuses names that are not there."""
-    there = set(columns.names)
+    """Return options of the Parquet writer, which refuses columns that a file does not have."""
+    names = set(columns.names)
     options = {
-        "use_dictionary": [path for path in schema.DICTIONARY_PATHS if path.split(".")[0] in there],
-        "write_statistics": [path for path in schema.STATISTICS_PATHS if path in there],
+        "use_dictionary": [path for path in schema.DICTIONARY_PATHS if path.split(".")[0] in names],
+        "write_statistics": [path for path in schema.STATISTICS_PATHS if path in names],
     }
     return {**options, **_MESSAGE_OPTIONS}
 
 
 def quarantine_rows(store: str, ranges: Iterable[tuple[Range, str]]) -> pa.RecordBatch:
-    """Rows of the quarantine table from ranges, each with its finding's code."""
+    """Return rows of the quarantine table from ranges, each with its finding's code."""
     rows = [
         {
             "store": store,
@@ -229,7 +234,7 @@ def quarantine_rows(store: str, ranges: Iterable[tuple[Range, str]]) -> pa.Recor
 
 
 def kind_name(found: Range) -> str:
-    """What a range is called in the quarantine table."""
+    """Return the kind of a range in the quarantine table."""
     is_refused = found.kind == FrameKind.HOLE and found.code != HoleCode.NO_FILE
     return "unreadable" if is_refused else _KIND_NAMES[FrameKind(found.kind)]
 
@@ -241,12 +246,12 @@ def _reason(found: Range) -> str | None:
 
 
 def inside(ranges: Iterable[Range]) -> list[tuple[Range, str]]:
-    """Ranges with good records behind them, with the codes of their findings."""
+    """Return ranges that good records follow, with the codes of their findings."""
     return [(found, finding_code_inside(found.kind, found.code)) for found in ranges]
 
 
 def file_stem(store: str) -> str:
-    """A store's name as it may stand in a file name, and no two alike: names that cannot stand there as they are get a digest."""
+    """Return a store's name as part of a file name, no two alike: other characters require a digest."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "_" for c in store).lstrip("._")
     if stem == store:
         return stem

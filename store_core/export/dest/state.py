@@ -1,4 +1,7 @@
-"""How far an export has come: what the manifest of a folder holds, or the commit of a table, so that the next can go on."""
+"""Read and write the state of an export, with which the next export continues.
+
+A manifest or a table's commit contains it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ MANIFEST_VERSION: Final = 2
 
 
 HOLE: Final = "hole"  # kind of a range without a file
-NEWEST_BEGINS: Final = 3  # of the newest segments, besides the oldest one's
+NEWEST_BEGINS: Final = 3  # first records kept of the newest segments, besides the oldest one's
 
 
 class Proof(NamedTuple):
-    """A frame that the log held, with the CRC-32C of its bytes (of a blank: of its first ones)."""
+    """A frame that the log held, with the CRC-32C of its bytes (of a blank: of its prefix)."""
 
     phy_offset: int
     size_bytes: int
@@ -36,10 +39,11 @@ class Proof(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What was begun at a destination: the plan, and what stood there then (a number of the destination's own, 0: nothing).
+    """The note of an export that started: its plan, and the commit that was the newest then.
 
-    The same may have stood there when it was begun: what stands is its own result only if it is another one by now.
-    ``untold``: of what stood there then, nobody had told what it met.
+    ``behind`` identifies that commit by a number of the destination's own, 0 for none. A later commit with the same
+    plan is the export's own result only if its number differs from ``behind``. ``untold``: no report has shown the
+    findings of commit ``behind``.
     """
 
     plan: str
@@ -51,28 +55,30 @@ class Begun(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Begun | None:
-        """None also for what is no such note."""
+        """Parse a note; None for anything else."""
         try:
-            told = json.loads(data) if data is not None else {}
-            return cls(told["plan"], told["behind"], bool(told.get("untold")))
+            fields = json.loads(data) if data is not None else {}
+            return cls(fields["plan"], fields["behind"], bool(fields.get("untold")))
         except (ValueError, KeyError, TypeError):
             return None
 
     def is_published(self, stands_as: int, id: str | None) -> bool:
-        """Whether what stands now, whose plan is ``id``, is the result of what was begun."""
+        """Return True if the newest commit, whose plan is ``id``, is the result of this export."""
         return self.plan == id and self.behind != stands_as
 
     def is_untold(self, stands_as: int, id: str | None) -> bool:
-        """Whether whoever made what stands now was ended before it could tell what it met, and nobody has done so since."""
+        """Return True if no report has shown the findings of the newest commit, because its export was ended too
+        early.
+        """
         return self.is_published(stands_as, id) or (self.untold and self.behind == stands_as)
 
     def is_done(self, plan: str, stands_as: int, id: str | None) -> bool:
-        """Whether it is the result of this very plan."""
+        """Return True if the newest commit is the result of ``plan``."""
         return self.plan == plan and self.is_published(stands_as, id)
 
 
 class Told(NamedTuple):
-    """A range that has its row in the quarantine table, and of which later commits have to know."""
+    """A range with a row in the quarantine table that later commits must know."""
 
     phy_offset: int
     size_bytes: int
@@ -85,7 +91,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What of one store is exported: frames in [from, next), the last of which are ``proof`` that a log is still that log."""
+    """The exported part of one store: frames in [from, next); its last frames, ``proof``, identify the log."""
 
     store: str
     from_phy_offset: int
@@ -93,9 +99,9 @@ class StoreState:
     rows: int
     findings: Mapping[str, int]
     proof: tuple[Proof, ...] = ()
-    told: tuple[Told, ...] = ()  # behind the last frame
-    lacks: tuple[Told, ...] = ()  # what could not be read or had no file, and is in no commit
-    begins: tuple[Proof, ...] = ()  # first records of some segments, which copies of the log have that lag behind
+    told: tuple[Told, ...] = ()  # ranges after the last frame
+    lacks: tuple[Told, ...] = ()  # ranges that were unreadable or had no file, and are in no commit
+    begins: tuple[Proof, ...] = ()  # first records of some segments, which shorter copies of the log have too
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -108,7 +114,7 @@ class StoreState:
         }
 
     def as_short_json(self) -> dict[str, Any]:
-        """Without what only serves to go on."""
+        """Return the fields without those that only the next export needs."""
         return {
             "store": self.store,
             "from_phy_offset": self.from_phy_offset,
@@ -132,7 +138,7 @@ class StoreState:
         )
 
     def concat(self, later: StoreState) -> StoreState:
-        """This and what a later commit added."""
+        """Add the state of a later commit."""
         return StoreState(
             self.store,
             self.from_phy_offset,
@@ -146,13 +152,13 @@ class StoreState:
         )
 
 
-def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return dict(Counter(counts) + Counter(more))
+def _sum(counts: Mapping[str, int], added: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(added))
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One publication: its number, from 1, the fingerprint of its plan, and what it added of each store."""
+    """A publication: its number, from 1, the fingerprint of its plan, and its additions of each store."""
 
     number: int
     id: str
@@ -169,8 +175,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """All commits together: the last one's number and fingerprint, what it found (and those before it, if nobody has been told that),
-    the filter and the layout of all, and the stores."""
+    """All commits together: number and fingerprint of the last one, filter and layout of all, and the stores.
+
+    ``last_findings`` are those of the last commit, and of earlier ones that no report has shown.
+    """
 
     commit: int
     id: str
@@ -198,7 +206,7 @@ class ExportState:
 
     @classmethod
     def from_json(cls, told: Any, where: str) -> ExportState:
-        """The state as ``as_json`` gave it. Raises FailedError, or UsageError, for one that cannot be gone on from."""
+        """Parse a state written by ``as_json``. Raises FailedError or UsageError for one that cannot be continued."""
         try:
             if told.get("what"):
                 raise UsageError(
@@ -224,7 +232,9 @@ class ExportState:
     def after(
         self, number: int, id: str, added: Sequence[StoreState], untold: Mapping[str, Mapping[str, int]]
     ) -> ExportState:
-        """The state once a commit has added to it. ``untold``: what commits before it found, by store and code, and nobody has been told."""
+        """Return the state after a commit. ``untold``: findings of earlier commits, by store and code, that no report
+        has shown.
+        """
         known = {state.store: state for state in self.stores}
         for state in added:
             known[state.store] = known[state.store].concat(state) if state.store in known else state
@@ -236,7 +246,7 @@ class ExportState:
 
 
 def filter_as_json(wanted: LogFilter) -> dict[str, Any]:
-    """What of the log was asked for."""
-    told = asdict(wanted)
+    """Return the filter as JSON values."""
+    fields = asdict(wanted)
     names = ("from_phy_offset", "to_phy_offset", "begin_ms", "end_ms")
-    return {**{name: told[name] for name in names}, "topics": sorted(wanted.topics)}
+    return {**{name: fields[name] for name in names}, "topics": sorted(wanted.topics)}

@@ -1,4 +1,4 @@
-"""Tables that an export fills together, and how its commits relate: what every kind of destination needs to know of them."""
+"""Describe the tables that an export fills together, for every kind of destination."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from store_core.export.rows import schema
 class TableSet:
     """Tables by their names, each with its folder below the destination and its columns.
 
-    The first one tells whether an export is there. ``adds``: a commit adds to those before it, and names the other tables'
-    files, so that the next one can add what this one does not come to. Else a commit replaces all of them, the first one last.
+    The first table decides whether an export exists. With ``adds``, a commit adds to earlier ones and names the other
+    tables' files, so that the next export can add them after an interruption. Without it, a commit replaces all
+    tables, the first one last.
     """
 
     what: str
@@ -36,7 +37,7 @@ class TableSet:
         return list(self.folders)[1:]
 
     def refusal(self, address: str) -> UsageError:
-        """For a finished export in the way."""
+        """Return the error for a finished export at the destination."""
         ways = "add to it with --incremental, or" if self.adds else "or"
         return UsageError(
             "a finished export is there", path=address, to_do=f"name another place, {ways} replace it with --overwrite"
@@ -52,7 +53,7 @@ MESSAGES: Final = TableSet(
 
 
 class State(Protocol):
-    """What a commit says of the whole export."""
+    """The state of a whole export, as a commit contains it."""
 
     @property
     def layout(self) -> Mapping[str, Any]: ...
@@ -62,7 +63,7 @@ class State(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeState:
-    """The state of an export that was made at once; of one that stands in the way, nothing is known but that it is there."""
+    """The state of an export that was made at once; empty for a finished one that blocks the destination."""
 
     told: Mapping[str, Any]
     id: str = ""
@@ -76,17 +77,21 @@ class WholeState:
 
 
 def standing_as(written: Mapping[str, Any] | None) -> WholeState:
-    """Of what the commit says that made an export which is replaced as a whole."""
+    """Return the state of an export that is replaced as a whole, from its commit."""
     return WholeState({}, str(((written or {}).get("state") or {}).get("id") or ""))
 
 
 def in_order(tables: TableSet) -> Sequence[str]:
-    """The tables as they are committed."""
+    """Return the tables in the order in which they are committed."""
     return [tables.main, *tables.others] if tables.adds else [*tables.others, tables.main]
 
 
 def state_in_commit(tables: TableSet, parts: Iterable[WrittenFile], state: State, *, replaces: bool) -> dict[str, Any]:
-    """What the commit that decides says: the state, and the files that are to be added to the other tables, or to be all
-    that these hold."""
-    left = {name: [part.as_json() for part in parts if part.table == name] for name in tables.others if tables.adds}
-    return {"state": state.as_json(), "replaces": replaces, **left}
+    """Return the content of the deciding commit: the state, and the files of the other tables.
+
+    The files are to be added to these tables, or to replace all their files (``replaces``).
+    """
+    files_of_others = {
+        name: [part.as_json() for part in parts if part.table == name] for name in tables.others if tables.adds
+    }
+    return {"state": state.as_json(), "replaces": replaces, **files_of_others}

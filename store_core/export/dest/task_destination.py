@@ -1,4 +1,4 @@
-"""Where tasks write: a small thing that goes to them, between processes and machines, and makes their files."""
+"""Make files for tasks: a place is a small object that goes to them, between processes and machines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _OWN_NAME: Final = re.compile(r"-[0-9a-f]{12}\.parquet$")
 
 
 class NewFile(Protocol):
-    """A file being written, front to end, as Python's binary files; it knows its length and CRC-32C.
+    """A file that is written front to end, as Python's binary files; it knows its length and CRC-32C.
 
-    ``close`` makes it durable and raises FailedError where that fails. After ``drop`` nothing is written, ``discard``
+    ``close`` makes it durable and raises FailedError where that fails. After ``drop`` nothing is written; ``discard``
     removes it.
     """
 
@@ -36,26 +36,34 @@ class NewFile(Protocol):
 
 
 class Place(Protocol):
-    """Makes new files for parts; can be pickled. No two files ever meet, whoever else is at work on the same part."""
+    """Makes new files for parts; can be pickled. No two files have the same name, even if two tasks write the same
+    part.
+    """
 
     def create(self, path: str) -> tuple[NewFile, str, str]:
-        """A new file for a part that is to stand at ``path`` below the destination: (file, name until it is published,
-        path in the end), the last two the same where parts are written where they stay. Raises FailedError."""
+        """Create a file for a part with final path ``path`` below the destination. Raises FailedError.
+
+        Returns:
+            The file, its name until it is published, and its final path. The last two are equal where parts are not
+                moved.
+        """
         ...
 
     def remove(self, staged: str) -> None:
-        """Take away a file that ``create`` made, if that can be done."""
+        """Remove a file that ``create`` made, if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StagingFolder:
-    """A local folder from which parts are moved to where they belong when all are there."""
+    """A local folder from which parts are moved to their final places when all are written."""
 
     folder: Path
 
     def create(self, path: str) -> tuple[NewFile, str, str]:
-        """As ``Place.create``. Raises UsageError for a name that no file system takes, before there is any work to lose."""
+        """Create a file as ``Place.create`` does. Raises UsageError for a name that is too long for file systems,
+        before any work.
+        """
         if max(len(os.fsencode(name)) for name in path.split("/")) > _LONGEST_NAME_BYTES:
             _, is_partition, rest = path.partition("=")
             if not is_partition:
@@ -69,34 +77,34 @@ class StagingFolder:
         return PartFile(self.folder / staged), staged, path
 
     def remove(self, staged: str) -> None:
-        """As ``Place.remove``."""
         remove_part(self.folder / staged)
 
 
 @dataclass(frozen=True, slots=True)
 class FinalPlace:
-    """Where parts stay where they are written, each under a name that nothing else ever has.
+    """A place where parts are written under their final names, each of them unique.
 
-    ``flat``: for tables whose readers know by the table what is in a partition, and need no folders; nor has a partition one
-    whose name is too long for a folder's.
+    ``flat``: for tables whose readers find a partition's values in the table and need no folders. A partition whose
+    name is too long for a folder's has none either.
     """
 
     objects: Objects
     flat: bool = False
 
     def create(self, path: str) -> tuple[NewFile, str, str]:
-        """As ``Place.create``. Raises UsageError for a name that no local file system takes, before there is any work to lose."""
+        """Create a file as ``Place.create`` does. Raises UsageError for a name that is too long for a local file
+        system, before any work.
+        """
         table, _, rest = path.partition("/")
         folder, _, name = rest.removesuffix(".parquet").rpartition("/")
         if folder and not self.flat and len(os.fsencode(folder)) <= _LONGEST_NAME_BYTES:
             name = f"{folder}/{name}"
-        final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"  # as ``_OWN_NAME`` has it
+        final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"  # matches ``_OWN_NAME``
         if isinstance(self.objects, LocalObjects) and len(os.fsencode(final.rpartition("/")[2])) > _LONGEST_NAME_BYTES:
             raise _name_too_long(final)
         return self.objects.create(final), final, final
 
     def remove(self, staged: str) -> None:
-        """As ``Place.remove``."""
         with suppress(FailedError):
             self.objects.remove(staged)
 
@@ -110,5 +118,5 @@ def _name_too_long(path: str) -> UsageError:
 
 
 def is_made_here(name: str) -> bool:
-    """Whether a file has such a name as ``FinalPlace`` gives."""
+    """Return True if a file has a name as ``FinalPlace`` makes them."""
     return _OWN_NAME.search(name) is not None

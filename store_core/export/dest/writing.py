@@ -1,7 +1,7 @@
-"""How the rows of a split become files: sorted by topic where that is asked for, in a folder a topic or a day.
+"""Write the rows of a split to files, by the layout: sorted by topic, in folders for topics or days.
 
-Row groups begin with a topic that is large enough to fill one, so that a query for a topic reads little else; small ones
-share a group. Rows of a topic stay in log order.
+A topic that fills a row group starts a new one, so that a query for a topic reads little else; small topics share a
+group. Rows of a topic stay in log order.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MANY_WORDS: Final = 1000
 
 
 def with_own_words(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a row group as ``schema.WRITTEN`` has them.
+    """Convert the rows of a row group to ``schema.WRITTEN``.
 
-    Where the kernel has met too many words for a dictionary these get one of their own, and where a dictionary has many they do
-    too: each row group's part of a file would hold all words of a run.
+    Columns where the kernel has met too many words for a dictionary get one here. Large dictionaries are replaced by
+    smaller ones: otherwise each row group's part of a file would hold all words of a run.
     """
     columns = [_encoded(column, field.type) for column, field in zip(rows.columns, schema.WRITTEN, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema.WRITTEN)
@@ -65,20 +65,18 @@ def _with_encoded_keys(column: pa.MapArray) -> pa.MapArray:
     return pa.MapArray.from_arrays(pc.subtract(bounds, bounds[0]), _dictionary_of(keys), items)
 
 
-_RUN_SIZE_BYTES: Final = 192 << 20  # most memory of rows that are sorted at once
-_RUN_LOG_BYTES: Final = 128 << 20  # of the log at once: a split of the usual size is two runs
+_RUN_SIZE_BYTES: Final = 192 << 20  # maximum memory of rows that are sorted at once
+_RUN_LOG_BYTES: Final = 128 << 20  # bytes of the log in a run: a split of the usual size is two runs
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
-_MANY_PLAIN_BYTES: Final = (
-    32 << 20
-)  # bodies that were inflated one by one leave holes in the heap in which later ones do not fit
+_MANY_PLAIN_BYTES: Final = 32 << 20  # inflated bodies leave holes in the heap that are too small for later ones
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
-_Key = tuple[Partition, str]  # and a topic
+_Key = tuple[Partition, str]  # a partition and a topic
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one topic in one partition, in log order, or of several small ones, one after the other."""
+    """Rows of one topic in one partition, in log order, or of several small topics, one after another."""
 
     partition: Partition
     topic: str
@@ -91,25 +89,27 @@ class _Rows:
 
 
 class MessageWriter:
-    """Takes a split's messages in log order, and writes them as the layout asks; ``abort`` removes what was written."""
+    """Takes a split's messages in log order and writes them in the layout; ``abort`` removes the files."""
 
     def __init__(self, place: Place, store: str, stem: str, layout: Layout, expected_bytes: int) -> None:
-        """``expected_bytes``: the length of the split's records, about."""
+        """``expected_bytes``: the approximate length of the split's records."""
         self._place, self._store, self._stem = place, store, stem
         self._whole_files = layout.whole_files
         self._sorted_by = ("topic", "phy_offset") if layout.cluster == "topic" else ("phy_offset",)
         self._is_in_order = layout.cluster == "offset" and layout.partition_by is None
         self._most_bytes = ROW_GROUP_SIZE_BYTES if self._is_in_order else _RUN_SIZE_BYTES
-        self._runs = max(-(-expected_bytes // _RUN_LOG_BYTES), 1)  # that are left, of one length
+        self._runs = max(-(-expected_bytes // _RUN_LOG_BYTES), 1)  # remaining runs, all of one length
         self._run_log_bytes = -(-expected_bytes // self._runs)
         self._keys = _Keys(layout)
         self._collected = CollectedRows(store, min(self._run_log_bytes, self._most_bytes))
-        self._writer: PartWriter | None = None  # of the file that is being written
+        self._writer: PartWriter | None = None  # of the present file
         self._parts: list[Part] = []
-        self._partition: Partition = None  # of that file
+        self._partition: Partition = None  # of the present file
 
     def write(self, table: FrameTable, rows: Ints) -> Iterator[Finding]:
-        """Messages of a table by their row numbers, in log order; tells what is wrong with bodies. Raises FailedError."""
+        """Write messages of a table by their row numbers, in log order, and yield findings about bodies. Raises
+        FailedError.
+        """
         if len(rows):
             for findings in self._collected.add(table, rows, self._keys.numbers(table, rows)):
                 yield from findings
@@ -117,7 +117,7 @@ class MessageWriter:
                     self._flush()
 
     def close(self) -> list[Part]:
-        """Finish the files; tells what they are. Raises FailedError."""
+        """Finish the files and return their descriptions. Raises FailedError."""
         self._flush()
         self._close_file()
         return self._parts
@@ -129,7 +129,7 @@ class MessageWriter:
             self._place.remove(part.staged)
 
     def _is_run(self) -> bool:
-        """Whether what has been collected is to be written."""
+        """Return True if the collected rows are to be written now."""
         if self._collected.size_bytes >= self._most_bytes:
             return True
         if self._is_in_order or self._runs == 1 or self._collected.log_bytes < self._run_log_bytes:
@@ -138,7 +138,7 @@ class MessageWriter:
         return True
 
     def _place_of(self, group: int) -> SortKey:
-        """A name of its partition among the others, and the topic."""
+        """Return the sort key of a group: its partition's value and its topic."""
         partition, topic = self._keys.of(group)
         return (partition[1] or "" if partition is not None else "", topic)
 
@@ -160,22 +160,22 @@ class MessageWriter:
             self._writer = None
 
     def _flush(self) -> None:
-        """Write the rows so far: a file a partition, or into the one file where there are none."""
+        """Write the collected rows: a file for each partition, or the one file of an unpartitioned layout."""
         has_many_holes = self._collected.plain_bytes >= _MANY_PLAIN_BYTES
         found = self._collected.drained(self._place_of, range(_LEAST_GROUP_SIZE_BYTES, ROW_GROUP_SIZE_BYTES))
-        drained = sorted(found, key=lambda each: self._place_of(each.group))
-        least: dict[Partition, int] = {}
-        for each in drained:
-            partition, _ = self._keys.of(each.group)
-            least[partition] = min(each.first_phy_offset, least.get(partition, each.first_phy_offset))
-        # Rows are made topic by topic, and go when they are written.
-        rows = (_Rows(*self._keys.of(each.group), each.rows()) for each in drained)
+        drained = sorted(found, key=lambda item: self._place_of(item.group))
+        first_offsets: dict[Partition, int] = {}
+        for item in drained:
+            partition, _ = self._keys.of(item.group)
+            first_offsets[partition] = min(item.first_phy_offset, first_offsets.get(partition, item.first_phy_offset))
+        # Rows are made topic by topic, and freed when they are written.
+        rows = (_Rows(*self._keys.of(item.group), item.rows()) for item in drained)
         for group in _grouped(rows):
             partition = group[0].partition
             if self._writer is None or self._partition != partition:
                 self._close_file()
-                self._writer, self._partition = self._open(partition, least[partition]), partition
-            self._writer.write_group([with_own_words(each.rows) for each in group])
+                self._writer, self._partition = self._open(partition, first_offsets[partition]), partition
+            self._writer.write_group([with_own_words(item.rows) for item in group])
         if not self._is_in_order and self._partition is not None:
             self._close_file()
         if has_many_holes:
@@ -183,7 +183,7 @@ class MessageWriter:
 
 
 class _Keys:
-    """Which partition and topic rows belong to, numbered as they appear."""
+    """Numbers the pairs of partition and topic as they appear."""
 
     def __init__(self, layout: Layout) -> None:
         self._by = layout.partition_by
@@ -195,7 +195,7 @@ class _Keys:
         return self._all[number]
 
     def numbers(self, table: FrameTable, rows: Ints) -> NDArray[np.uint32]:
-        """A number for each of the rows."""
+        """Return a number for each of the rows."""
         times = np.clip(table.store_timestamp_ms[rows], schema.LEAST_TIME_MS - 1, schema.LARGEST_TIME_MS + 1)
         days = times // _DAY_MS if self._by == "day" else None
         if self._sorts or self._by == "topic":
@@ -203,9 +203,9 @@ class _Keys:
         else:
             texts, topics = [""], np.zeros(len(rows), np.int32)
         if days is None:
-            there, places = np.flatnonzero(np.bincount(topics)), topics
-            numbers = np.zeros(int(there[-1]) + 1, np.uint32)
-            numbers[there] = [self._number(texts[topic], None) for topic in there.tolist()]
+            present, places = np.flatnonzero(np.bincount(topics)), topics
+            numbers = np.zeros(int(present[-1]) + 1, np.uint32)
+            numbers[present] = [self._number(texts[topic], None) for topic in present.tolist()]
             return numbers[places]
         pairs, places = np.unique(np.stack((days, topics), 1), axis=0, return_inverse=True)
         return np.array([self._number(texts[topic], day) for day, topic in pairs.tolist()], np.uint32)[places]
@@ -221,33 +221,36 @@ class _Keys:
 
 
 def _day_text(day: int) -> str | None:
-    """Year, month and day of a day since the epoch; None where its times are null."""
+    """Return year, month and day of a day since the epoch; None where its times are null."""
     text: str | None = pc.strftime(microseconds(np.array([day * _DAY_MS])), format="%Y-%m-%d")[0].as_py()
     return text
 
 
 def _grouped(found: Iterable[_Rows]) -> Iterator[list[_Rows]]:
-    """Sorted rows as row groups, each of one partition: topics of some size in groups of their own, of about one size."""
+    """Yield sorted rows as row groups, each of one partition.
+
+    A large topic has groups of its own, of about one size; small topics share a group.
+    """
     small: list[_Rows] = []
     size = 0
-    for each in found:
-        fills = each.size_bytes >= _LEAST_GROUP_SIZE_BYTES
-        if small and (fills or size >= _LEAST_GROUP_SIZE_BYTES or each.partition != small[-1].partition):
+    for topic_rows in found:
+        fills = topic_rows.size_bytes >= _LEAST_GROUP_SIZE_BYTES
+        if small and (fills or size >= _LEAST_GROUP_SIZE_BYTES or topic_rows.partition != small[-1].partition):
             yield small
             small, size = [], 0
         if fills:
-            yield from ([part] for part in _divided(each))
+            yield from ([part] for part in _divided(topic_rows))
         else:
-            small.append(each)
-            size += each.size_bytes
+            small.append(topic_rows)
+            size += topic_rows.size_bytes
     if small:
         yield small
 
 
-def _divided(each: _Rows) -> Iterator[_Rows]:
-    count = round(each.size_bytes / ROW_GROUP_SIZE_BYTES)
+def _divided(topic_rows: _Rows) -> Iterator[_Rows]:
+    count = round(topic_rows.size_bytes / ROW_GROUP_SIZE_BYTES)
     # A body that was compressed may be longer than its record.
-    lengths = pc.add(each.rows.column("size_bytes"), pc.binary_length(each.rows.column("body")))
+    lengths = pc.add(topic_rows.rows.column("size_bytes"), pc.binary_length(topic_rows.rows.column("body")))
     bounds = even_bounds(np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64))), count)
     for start, end in pairwise(bounds):
-        yield replace(each, rows=each.rows.slice(start, end - start))
+        yield replace(topic_rows, rows=topic_rows.rows.slice(start, end - start))

@@ -1,1 +1,1 @@
-"""Messages as columns: the schema, and how a window becomes Arrow record batches."""
+"""Convert windows of messages to Arrow record batches of the documented schema."""

@@ -1,4 +1,4 @@
-"""A window's messages as Arrow record batches. The rows mean what ``codec.record.Message`` means."""
+"""Convert a window's messages to Arrow record batches. The values are those of ``codec.record.Message``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Batch:
 
 
 def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-    """The messages with these row numbers (ascending) as batches of ``schema.MESSAGES``, in order.
+    """Yield the messages with these ascending row numbers as batches of ``schema.MESSAGES``, in order.
 
-    ``columns``: names of those wanted, at least one, in the order wanted; the others are not decoded, and without ``body``
-    and ``body_decoded`` no body is decompressed, so that no finding tells of one. The batches own their bytes. There is
-    one unless the bodies inflate to more than ``bodies.DECODED_LIMIT_BYTES``. Raises KeyError for a name that is no
-    column's.
+    ``columns`` are the wanted names, at least one, in the wanted order; other columns are not decoded. Without
+    ``body`` and ``body_decoded`` no body is decompressed, so no finding reports one. The batches own their bytes.
+    There is one batch, unless the bodies inflate to more than ``bodies.DECODED_LIMIT_BYTES``. Raises KeyError for an
+    unknown column.
     """
     if not len(rows):
         return
@@ -50,7 +50,7 @@ def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Columns of the messages, and the ArrowParts they are made of."""
+    """Columns of the messages, and the ArrowParts that they are made of."""
 
     fields: pa.Schema
     parts: int
@@ -76,13 +76,13 @@ def _cut_out(table: FrameTable, which: slice | Ints, parts: int) -> ArrowColumns
 
 
 def tombstones(table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
-    """Mask of those of a table's messages that stand where others were lost; row numbers ascending, at least one."""
+    """Return a mask of the tombstones among a table's messages; row numbers ascending, at least one."""
     marks = _cut_out(table, in_a_row(rows), ArrowPart.MARKS).tombstone
     assert marks is not None
     return np.unpackbits(marks, count=len(rows), bitorder="little").view(np.bool_)
 
 
 def in_a_row(rows: Ints) -> slice | Ints:
-    """Row numbers as a slice where they follow each other, which spares copies."""
+    """Return consecutive row numbers as a slice, which avoids copies; others unchanged."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else np.asarray(rows)

@@ -1,4 +1,4 @@
-"""Bodies as producers sent them: the compressed ones inflated, one by one, as the libraries take them."""
+"""Inflate compressed bodies one by one, as the libraries require."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from store_core.codec.text import decode_text
 from store_core.findings import Finding, finding
 from store_core.scan.frames import FrameTable, Ints
 
-DECODED_LIMIT_BYTES: Final = 16 << 20  # plain bodies in one batch, however much they inflate
-# Of one of them: what inflates further is given as stored. A column of bodies is there some four times while it is written,
-# and a task is to have no more than 512 MB.
+DECODED_LIMIT_BYTES: Final = 16 << 20  # plain bodies in one batch
+# A body that inflates further is returned as stored: a column of bodies exists about four times while it is written, and a
+# task may use 512 MB.
 LARGEST_BODY_BYTES: Final = 64 << 20
-BODY_COLUMNS: Final = frozenset({"body", "body_decoded"})  # those for which bodies are decompressed
+BODY_COLUMNS: Final = frozenset({"body", "body_decoded"})  # only these need decompressed bodies
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Some places of a list of rows. ``compressed``: a mask over these places; ``plain``: for each compressed row its body,
-    None where it cannot be decompressed, which ``findings`` tell of. Nothing where no body is wanted.
+    """The bodies of some consecutive rows; ``compressed`` is a mask over them.
+
+    ``plain`` has the decompressed body of each compressed row, None where that fails, which ``findings`` report. It
+    is empty if no body is wanted.
     """
 
     places: slice
@@ -35,19 +37,19 @@ class Bodies:
     findings: tuple[Finding, ...] = ()
 
     def body(self, stored: pa.BinaryArray) -> pa.BinaryArray:
-        """The bodies decompressed where that can be done, else as stored."""
+        """Return the bodies, decompressed where possible, else as stored."""
         if not self.plain:
             return stored
         plain = _array_of([body for body in self.plain if body is not None])
         return plain if len(plain) == len(stored) else pc.replace_with_mask(stored, pa.array(self._replaced()), plain)
 
     def decoded(self) -> pa.BooleanArray:
-        """False where a body could not be decompressed."""
+        """Return False for each body that could not be decompressed, else True."""
         as_sent = ~self.compressed
         return pa.array(as_sent | self._replaced() if self.plain else as_sent)
 
     def stored_body(self, stored: pa.BinaryArray) -> pa.BinaryArray:
-        """The bodies as stored where they are compressed, else null."""
+        """Return the bodies as stored where they are compressed, else null."""
         if not self.compressed.any():
             return pa.nulls(len(stored), pa.binary())
         if self.compressed.all():
@@ -61,7 +63,9 @@ class Bodies:
 
 
 def inflated(table: FrameTable, rows: Ints, compressed: NDArray[np.bool_]) -> Iterator[Bodies]:
-    """The rows in portions that do not inflate to much more than ``DECODED_LIMIT_BYTES``. ``compressed``: a mask over them."""
+    """Yield the rows in portions that inflate to little more than ``DECODED_LIMIT_BYTES``; ``compressed`` is a mask
+    over them.
+    """
     start, size_bytes = 0, 0
     plain: list[bytes | None] = []
     findings: list[Finding] = []
@@ -83,7 +87,7 @@ def inflated(table: FrameTable, rows: Ints, compressed: NDArray[np.bool_]) -> It
 
 
 def _array_of(bodies: Sequence[bytes]) -> pa.BinaryArray:
-    """Copied once; Arrow's own way needs twice as much memory for a moment."""
+    """Build an array with one copy of the bodies; Arrow's own way needs twice the memory for a moment."""
     offsets = np.zeros(len(bodies) + 1, np.int32)
     np.cumsum([len(body) for body in bodies], out=offsets[1:])
     return pa.Array.from_buffers(
@@ -99,7 +103,7 @@ def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding
     try:
         return decompress(table.body(row), int(table.sys_flag[row]), LARGEST_BODY_BYTES), []
     except BodyError as error:
-        told = finding(
+        l012 = finding(
             "L012",
             f"the body is given as stored: {error}",
             phy_offset=int(table.phy_offset[row]),
@@ -108,4 +112,4 @@ def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding
             queue_id=int(table.queue_id[row]),
             queue_offset=int(table.queue_offset[row]),
         )
-        return None, [told]
+        return None, [l012]

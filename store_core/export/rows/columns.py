@@ -1,4 +1,4 @@
-"""How each column of the messages is made, from a table's columns and from what the kernel cut out of its window."""
+"""Make each message column from a table's columns and the parts that the kernel cut out of its window."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from store_core.layout import record
 _MICROSECONDS: Final = 1000
 _CRC_WORDS: Final = pa.array(["ok", "bad"])
 _BAD_CRC: Final = int(FrameCode.BAD_CRC)
-_MANY_TOPICS: Final = 1 << 10  # kept from window to window; each may have 32 KiB
+_MANY_TOPICS: Final = 1 << 10  # topics kept between windows; each may have 32 KiB
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Some rows, ``count`` of them: what was cut out of a window for them, and by name what columns of a FrameTable hold.
+    """The parts that the kernel cut out of a window for ``count`` rows; ``column`` returns a table's column.
 
-    ``topics`` is what ``topic_id`` counts. ``in_words``: columns are wanted as ``schema.WRITTEN`` has them, unless the kernel has met
-    too many words.
+    ``topics`` are the topics that ``topic_id`` numbers. ``in_words``: make columns as ``schema.WRITTEN`` has them,
+    unless the kernel has met too many words.
     """
 
     column: Callable[[str], NDArray[Any]]
@@ -47,23 +47,23 @@ class Cut:
 
 
 def array_of(name: str, cut: Cut) -> pa.Array:
-    """One column of ``schema.MESSAGES``; ``cut.parts`` has what ``parts_of`` told."""
+    """Return one column of ``schema.MESSAGES``; ``cut.parts`` has the parts of ``parts_of``."""
     return _MAKERS[name](cut)
 
 
 def parts_of(names: Iterable[str]) -> int:
-    """The ArrowParts that these columns are made of."""
+    """Return the ArrowParts that these columns are made of."""
     return int(reduce(or_, (_PARTS[name] for name in names if name in _PARTS), ArrowPart(0)))
 
 
 def _numbers(name: str) -> Callable[[Cut], pa.Array]:
-    """A column as the table has it."""
+    """Return a function that makes a column from the table's numbers."""
     kind = schema.MESSAGES.field(name).type.to_pandas_dtype()
     return lambda cut: pa.array(cut.column(name).astype(kind, copy=False))
 
 
 def _texts(name: str) -> Callable[[Cut], pa.Array]:
-    """A column as the kernel has it, not copied."""
+    """Return a function that makes a column from the kernel's text, without a copy."""
     return lambda cut: _array(pa.string(), getattr(cut.parts, name))
 
 
@@ -123,13 +123,13 @@ def _kind(cut: Cut) -> pa.Array:
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
-    """A word for some bits of each row's sysFlag."""
+    """Return a function that makes a column with a word for some bits of each row's sysFlag."""
     words = pa.array([text_of(bits) for bits in range(mask + 1)], pa.string())
     return lambda cut: _taken(words, cut.column("sys_flag") & mask, cut)
 
 
 def _taken(texts: pa.StringArray, numbers: NDArray[Any], cut: Cut) -> pa.Array:
-    """``texts[number]`` for each number; mostly they are all the same, which is quicker."""
+    """Return ``texts[number]`` for each number; equal numbers, as most are, take a quicker way."""
     if (numbers == numbers[0]).all():
         return _repeated(texts[int(numbers[0])].as_py(), cut)
     taken = texts.take(pa.array(numbers))
@@ -137,7 +137,7 @@ def _taken(texts: pa.StringArray, numbers: NDArray[Any], cut: Cut) -> pa.Array:
 
 
 def _repeated(text: str, cut: Cut) -> pa.Array:
-    """The same text in all rows."""
+    """Return the same text for all rows."""
     count = 1 << (cut.count - 1).bit_length()
     if cut.in_words:
         numbers = _many_zeros(count).slice(0, cut.count)
@@ -150,7 +150,7 @@ def _many_zeros(count: int) -> pa.Int32Array:
     return pa.array(np.zeros(count, np.int32))
 
 
-@lru_cache(maxsize=12)  # no more than a window each: its records hold the text too
+@lru_cache(maxsize=12)  # each is no longer than a window, whose records contain the text too
 def _many(text: str, count: int) -> pa.StringArray:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
@@ -164,7 +164,7 @@ def _times(name: str) -> Callable[[Cut], pa.Array]:
 
 
 def microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
-    """Milliseconds to microseconds; null where they are no time."""
+    """Convert milliseconds to microseconds; null for numbers that are no time."""
     least, largest = schema.LEAST_TIME_MS, schema.LARGEST_TIME_MS
     if not len(timestamp_ms) or least <= timestamp_ms.min() <= timestamp_ms.max() <= largest:
         return pa.array(timestamp_ms * _MICROSECONDS).view(schema.TIME)
@@ -172,7 +172,7 @@ def microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
     return pa.array(np.where(beyond, 0, timestamp_ms) * _MICROSECONDS, mask=beyond).view(schema.TIME)
 
 
-# Columns of a FrameTable that these are made of, besides topic_id.
+# Columns of a FrameTable that the message columns are made of, besides topic_id.
 FIXED_COLUMNS: Final = (
     "phy_offset",
     "size_bytes",

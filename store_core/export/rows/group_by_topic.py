@@ -1,6 +1,6 @@
-"""Messages of many windows as one record batch a group: rows are put where they belong while they are decoded.
+"""Collect the messages of many windows as one record batch for each group, sorted while they are decoded.
 
-Sorting decoded rows would copy them all once more, and many short batches cost the writer as much as sorting does.
+Sorting decoded rows would copy them once more, and many short batches cost the writer as much as sorting does.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ from store_core.kernel.arrow import ArrowColumns, collector
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
-# What a row takes besides what its record holds: numbers, message id, bounds.
+# Memory of a row besides its record's bytes: numbers, message id, bounds.
 _ROW_SIZE_BYTES: Final = 200
-# Groups with columns of their own: those of the first rows, if they are few. All others share: the collector takes room for the
-# share of the rows that a new group has where it appears, which would be far too much where groups come one after the other.
+# The first groups get columns of their own, if they are few. All others share columns: the collector reserves room by a new
+# group's share of the rows so far, which would be far too much if many groups appear one after another.
 _MOST_APART: Final = 8
-_FIRST_PART: Final = 1 / 16  # of what is expected
+_FIRST_PART: Final = 1 / 16  # share of the expected bytes
 _PARTS: Final = parts_of(schema.WRITTEN.names)
 _NOWHERE: Final = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A group's number, where its first row's record lies, and how its rows are had: once, since they go then. Where there are many
-    groups, also some of the small ones together, with the number of the first one; ``rows`` are sorted by group then."""
+    """A group's number, its first row's offset, and a function that returns its rows once and frees them.
+
+    If there are many groups, an item may hold several small ones, with the number of the first; its ``rows`` are
+    sorted by group.
+    """
 
     group: int
     first_phy_offset: int
@@ -45,10 +48,10 @@ class Drained:
 
 
 class CollectedRows:
-    """Rows that become those of ``schema.WRITTEN`` (``words``), collected by group until they are drained. Groups are numbered from 0 on."""
+    """Collects rows by group until they are drained, as columns of ``schema.WRITTEN``. Groups are numbered from 0."""
 
     def __init__(self, store: str, expected_bytes: int) -> None:
-        """``expected_bytes``: how long the records until the next ``drained`` will be together, about."""
+        """``expected_bytes``: the approximate length of all records until the next ``drained``."""
         self._store = store
         self._expected_bytes = expected_bytes
         self._collector = collector(_PARTS, expected_bytes)
@@ -56,22 +59,22 @@ class CollectedRows:
         self._clear()
 
     def _clear(self) -> None:
-        self.size_bytes = 0  # of memory, about
+        self.size_bytes = 0  # approximate memory
         self._counted_bytes = 0
         self.log_bytes = 0  # of records
         self.plain_bytes = 0  # of bodies that were compressed
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
-        self._columns_of = np.zeros(0, np.uint32)  # of a group: the number of its columns
+        self._columns_of = np.zeros(0, np.uint32)  # by group: the number of its columns
         self._apart = 0  # groups with columns of their own
         self._shared: SharedRecords | None = None
         self._compressed: list[NDArray[np.bool_]] = []
         self._plain: list[tuple[bytes | None, ...]] = []
 
     def add(self, table: FrameTable, rows: Ints, groups: NDArray[np.uint32]) -> Iterator[tuple[Finding, ...]]:
-        """Take in messages of a table, row numbers ascending, each with its group's number.
+        """Add messages of a table, row numbers ascending, each with its group's number.
 
-        After each portion, of a few tens of MiB of bodies, comes what was found in it (L012); ``drained`` may be called then.
+        Yields the findings (L012) of each portion of some tens of MiB of bodies; ``drained`` may be called then.
         """
         compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
         for bodies in inflated(table, rows, compressed):
@@ -94,7 +97,7 @@ class CollectedRows:
         log_bytes = int(sizes.sum())
         self.log_bytes += log_bytes
         self._counted_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
-        # Thousands of keys or properties a record take more, and move as they grow; bodies are there once more as a column.
+        # Thousands of keys or properties need more memory, and move as they grow; bodies are stored a second time in a column.
         self.size_bytes = max(self._counted_bytes, self._collector.size_bytes * 5 // 4) + 2 * self.plain_bytes
 
     def _collect(self, window: memoryview, at: Ints, sizes: Ints, numbers: NDArray[np.uint32]) -> None:
@@ -109,34 +112,35 @@ class CollectedRows:
         self._shared.add(window, at[is_shared], sizes[is_shared])
 
     def _numbers(self, groups: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """For each row, the number of the columns that its group goes into."""
+        """Return the number of its group's columns for each row."""
         unknown = int(groups.max()) + 1 - len(self._columns_of)
         if unknown > 0:
             self._columns_of = np.concatenate((self._columns_of, np.full(unknown, _NOWHERE)))
         new = groups[self._columns_of[groups] == _NOWHERE]
         if len(new):
-            there = np.unique(new)
-            if len(there) > _MOST_APART or self.log_bytes > self._expected_bytes * _FIRST_PART:
+            new_groups = np.unique(new)
+            if len(new_groups) > _MOST_APART or self.log_bytes > self._expected_bytes * _FIRST_PART:
                 self._apart = _MOST_APART
-            self._columns_of[there] = np.minimum(self._apart + np.arange(len(there)), _MOST_APART)
-            self._apart = min(self._apart + len(there), _MOST_APART)
+            self._columns_of[new_groups] = np.minimum(self._apart + np.arange(len(new_groups)), _MOST_APART)
+            self._apart = min(self._apart + len(new_groups), _MOST_APART)
         return self._columns_of[groups]
 
     def drained(self, place_of: Callable[[int], SortKey], wanted_bytes: range) -> list[Drained]:
-        """The rows of each group in the order they came; none are left. They are to be taken before others are added.
+        """Return the rows of each group in the order they came, and forget them.
 
-        Where there are many groups, small ones come together, as long as is wanted. ``place_of``: all are to be sorted by that.
+        The caller must take them before it adds others. With many groups, small ones are joined up to
+        ``wanted_bytes``. ``place_of``: the key by which the result is sorted.
         """
         if not self._groups:
             return []
         groups = np.concatenate(self._groups)
-        numbers = self._columns_of[groups].astype(np.uint8)  # which is sorted by radix
+        numbers = self._columns_of[groups].astype(np.uint8)  # numpy sorts bytes by radix
         counts = np.bincount(numbers, minlength=_MOST_APART + 1).tolist()
         order = np.argsort(numbers, kind="stable")
-        behind = len(order) - counts[_MOST_APART]  # of those apart come the others
-        shared, small = self._shared, SortedGroups(groups[order[behind:]], place_of) if self._shared else None
+        shared_start = len(order) - counts[_MOST_APART]  # groups with shared columns follow the others
+        shared, small = self._shared, SortedGroups(groups[order[shared_start:]], place_of) if self._shared else None
         if small is not None:
-            order[behind:] = order[behind:][small.order]
+            order[shared_start:] = order[shared_start:][small.order]
         groups = groups[order]
         fixed = {name: np.concatenate(parts).take(order) for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
@@ -155,11 +159,13 @@ class CollectedRows:
                 found.append(drained(int(groups[start]), slice(start, end), take))
         if shared is not None and small is not None:
             columns = shared.columns(_PARTS, small.order)
-            sizes = fixed["size_bytes"][behind:] + _ROW_SIZE_BYTES
+            sizes = fixed["size_bytes"][shared_start:] + _ROW_SIZE_BYTES
             for group, start, end in small.stretches(
-                sizes, wanted_bytes, sorted(place_of(each.group) for each in found)
+                sizes, wanted_bytes, sorted(place_of(item.group) for item in found)
             ):
-                found.append(drained(group, slice(behind + start, behind + end), partial(columns, slice(start, end))))
+                found.append(
+                    drained(group, slice(shared_start + start, shared_start + end), partial(columns, slice(start, end)))
+                )
         return found
 
     def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, parts: ArrowColumns, plain: _Plain) -> pa.RecordBatch:
@@ -170,18 +176,18 @@ class CollectedRows:
 
 
 class _Plain:
-    """Bodies that were compressed, of rows that came in portions and are wanted in another order."""
+    """Decompressed bodies of rows that came in portions and are read in another order."""
 
     def __init__(
         self, compressed: NDArray[np.bool_], plain: Sequence[tuple[bytes | None, ...]], order: NDArray[np.intp]
     ) -> None:
-        """``plain``: portion by portion, for each compressed row its body; ``order``: which rows are wanted."""
+        """``plain``: portion by portion, the body of each compressed row; ``order``: the wanted rows."""
         self._bodies: list[bytes | None] = [body for portion in plain for body in portion]
         self._compressed = compressed[order]
         self._number = (np.cumsum(compressed) - 1)[order] if self._bodies else order  # among those compressed
 
     def taken(self, rows: slice) -> Bodies:
-        """Of some places in that order, which are not held any longer."""
+        """Return the bodies of some places in that order, and forget them."""
         compressed = self._compressed[rows]
         numbers = self._number[rows][compressed].tolist()
         plain = tuple(self._bodies[number] for number in numbers)

@@ -1,4 +1,4 @@
-"""What messages are: what their topic makes of them, or nothing but a mark."""
+"""Name the kind of a message by its topic, or as a tombstone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from store_core.layout import paths
 from store_core.layout.timer import TIMER_TOPIC
 
-TOMBSTONE: Final = "tombstone"  # stands where a message was lost
+TOMBSTONE: Final = "tombstone"  # replaces a lost message
 _KINDS: Final = {
     paths.HALF_TOPIC: "half",
     paths.OP_TOPIC: "op",
@@ -26,9 +26,9 @@ _KIND_PREFIXES: Final = (
 )
 
 
-@lru_cache(maxsize=1 << 16)  # each window has much the same topics, and may have thousands
+@lru_cache(maxsize=1 << 16)  # windows share most of their topics, and may have thousands
 def topic_kind(topic: str) -> str:
-    """user, half, op, delayed, retry, dlq or system."""
+    """Return user, half, op, delayed, retry, dlq or system."""
     by_prefix = (kind for prefix, kind in _KIND_PREFIXES if topic.startswith(prefix))
     by_suffix = "system" if topic.endswith(paths.REPLY_TOPIC_SUFFIX) else "user"
     return _KINDS.get(topic) or next(by_prefix, by_suffix)

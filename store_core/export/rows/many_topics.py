@@ -1,7 +1,7 @@
-"""Records of many small groups, kept together as they are until they are wanted in order.
+"""Keep the records of many small groups together until they are read in order.
 
-Columns of its own cost a group time and room, however few rows it has; in the log of a broker with many topics there are a few
-rows of each between two flushes.
+Separate columns cost each group time and memory, however few rows it has. The log of a broker with many topics has
+only a few rows of each between two flushes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _SLACK: Final = 1.1
 
 
 class SharedRecords:
-    """The bytes of records, one behind the other. ``expected_bytes``: of all that will come, about."""
+    """The bytes of records, one after another. ``expected_bytes``: the approximate length of all records to come."""
 
     def __init__(self, expected_bytes: int) -> None:
-        self._data = np.empty(int(expected_bytes * _SLACK), np.uint8)  # memory that is not touched is none
+        # The kernel reserves no memory for untouched pages.
+        self._data = np.empty(int(expected_bytes * _SLACK), np.uint8)
         self._end = 0
         self._sizes: list[Ints] = []
 
     def add(self, window: Any, at: Ints, size_bytes: Ints) -> None:
-        """Take in the records at places of a window (bytes-like), which ascend."""
+        """Add the records at ascending places of a window (bytes-like)."""
         length = int(size_bytes.sum())
         end = self._end + length
         if end > len(self._data):
@@ -43,7 +44,7 @@ class SharedRecords:
         self._sizes.append(np.asarray(size_bytes, np.int64))
 
     def columns(self, wanted: int, order: NDArray[np.intp]) -> Callable[[slice], ArrowColumns]:
-        """Gives the columns of some of the records, counted in an order of all of them. ``wanted``: ArrowPart."""
+        """Return a function that makes the columns of some records, counted in ``order``. ``wanted``: ArrowPart."""
         sizes = np.concatenate(self._sizes)
         at = np.cumsum(sizes) - sizes
         at, sizes = at[order], sizes[order]
@@ -60,7 +61,7 @@ def _side_by_side(window: Any, at: Ints, size_bytes: Ints, length: int) -> NDArr
     first, last = int(at[0]), int(at[-1] + size_bytes[-1])
     if last - first == length:
         return np.frombuffer(window, np.uint8, length, first)
-    bounds = np.stack((at, at + size_bytes), 1).astype(np.int32).ravel()  # of a record, of what is behind it, …
+    bounds = np.stack((at, at + size_bytes), 1).astype(np.int32).ravel()  # of a record, of the bytes after it, …
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(window)]
     both = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
     records = both.take(pa.array(np.arange(0, len(both), 2)))
@@ -68,7 +69,7 @@ def _side_by_side(window: Any, at: Ints, size_bytes: Ints, length: int) -> NDArr
 
 
 class Stretch(NamedTuple):
-    """Rows [start, end) of those that are sorted, all for one folder; ``group`` is the first one's."""
+    """Rows [start, end) in sorted order, all for one folder; ``group`` is the number of the first one's group."""
 
     group: int
     start: int
@@ -76,46 +77,56 @@ class Stretch(NamedTuple):
 
 
 class SortedGroups:
-    """Rows of small groups in the order of their places. ``groups``: each row's group; ``place_of``: where a group belongs."""
+    """Sorts rows of small groups by the places of their groups.
+
+    ``groups``: each row's group; ``place_of``: the sort key of a group.
+    """
 
     def __init__(self, groups: NDArray[np.uint32], place_of: Callable[[int], SortKey]) -> None:
-        there, number = np.unique(groups, return_inverse=True)
-        self._groups = sorted((place_of(group), group) for group in there.tolist())
-        rank = np.empty(len(there), np.int64)
-        rank[np.searchsorted(there, [group for _, group in self._groups])] = np.arange(len(there))
+        present, number = np.unique(groups, return_inverse=True)
+        self._groups = sorted((place_of(group), group) for group in present.tolist())
+        rank = np.empty(len(present), np.int64)
+        rank[np.searchsorted(present, [group for _, group in self._groups])] = np.arange(len(present))
         ranks = rank[number]
         self._ends = np.cumsum(np.bincount(ranks))
-        self.order = np.argsort(ranks, kind="stable")  # where the sorted rows are among those that came
+        self.order = np.argsort(ranks, kind="stable")  # indices of the sorted rows in the order of arrival
 
     def stretches(self, size_bytes: Ints, wanted_bytes: range, others: Sequence[SortKey]) -> Iterator[Stretch]:
-        """The sorted rows in stretches of a length, but where ``others``, ascending, come in between, or another folder; a
-        group that is as long by itself is no stretch's part. ``size_bytes``: of each row, sorted."""
+        """Yield the sorted rows in ranges of a wanted length; ``size_bytes``: the length of each row, sorted.
+
+        A range ends before another folder and before any of ``others``, which ascend. A group that is as long by
+        itself shares no range.
+        """
         sums = np.concatenate(([0], np.cumsum(size_bytes)))
         ends = self._ends.tolist()
         sums_at = dict(zip([0, *ends], sums[[0, *ends]].tolist(), strict=True))
         start = at = 0
-        first, among = self._groups[0][1], ("", 0)
+        first, range_neighbours = self._groups[0][1], ("", 0)
         for (place, group), end in zip(self._groups, ends, strict=True):
-            here = (place[0], bisect(others, place))
+            neighbours = (place[0], bisect(others, place))
             is_long = max(sums_at[end] - sums_at[at], sums_at[at] - sums_at[start]) >= wanted_bytes.start
-            if start < at and (is_long or here != among):
+            if start < at and (is_long or neighbours != range_neighbours):
                 yield from _cut(Stretch(first, start, at), sums, wanted_bytes.stop)
                 start = at
             if start == at:
-                first, among = group, here
+                first, range_neighbours = group, neighbours
             at = end
         yield from _cut(Stretch(first, start, at), sums, wanted_bytes.stop)
 
 
 def _cut(stretch: Stretch, sums: Ints, most_bytes: int) -> Iterator[Stretch]:
-    """A stretch in parts of about one length, where it is too long; ``sums``: bytes in front of each row."""
-    of_it = sums[stretch.start : stretch.end + 1]
-    for begin, stop in pairwise(even_bounds(of_it, round(int(of_it[-1] - of_it[0]) / most_bytes))):
+    """Yield a long range in parts of about one length; ``sums``: bytes before each row."""
+    sums_of_range = sums[stretch.start : stretch.end + 1]
+    for begin, stop in pairwise(
+        even_bounds(sums_of_range, round(int(sums_of_range[-1] - sums_of_range[0]) / most_bytes))
+    ):
         yield Stretch(stretch.group, stretch.start + begin, stretch.start + stop)
 
 
 def even_bounds(sums: Ints, count: int) -> list[int]:
-    """Where rows are cut into parts of about one length, ``count`` of them unless rows are too long for that. ``sums``: bytes in
-    front of each row, and behind the last one."""
+    """Return where to cut rows into ``count`` parts of about one length; long rows may give fewer parts.
+
+    ``sums``: bytes before each row, and after the last one.
+    """
     inner = sums[0] + (sums[-1] - sums[0]) * np.arange(1, max(count, 1)) // max(count, 1)
     return sorted({0, *np.searchsorted(sums, inner).tolist(), len(sums) - 1})

@@ -1,4 +1,4 @@
-"""What a process does with memory while its tasks make and write batches."""
+"""Tune a process's memory while its tasks make and write batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from store_core.garbage import look_rarely, spare_what_is_there
 
-# Of malloc.h: what may stay free at the heap's end, and how long a block must be to be mapped by itself.
+# Parameters of malloc.h: the free bytes kept at the heap's end, and the least length of a block that gets its own mapping.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 512 << 20
@@ -17,10 +17,10 @@ _LARGEST_MMAP_THRESHOLD_BYTES: Final = 32 << 20
 
 @cache
 def keep_freed_memory() -> None:
-    """Have this process keep what a written row group frees for the next one.
+    """Make this process keep the freed memory of a written row group for the next one.
 
-    glibc gives such blocks back at once and takes cleared pages for the next ones, which costs as much as decoding
-    (measured: 0.4 us a record). The most memory that a task has resident is the same. Elsewhere nothing is done.
+    glibc returns such blocks to the kernel at once and takes cleared pages for the next ones, which costs as much as
+    decoding. The maximum resident memory of a task is the same. Without glibc nothing is done.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -32,9 +32,9 @@ def keep_freed_memory() -> None:
 
 @cache
 def settle() -> None:
-    """Set up a process in which Spark has tasks done, one after the other, once all that they need is loaded.
+    """Set up a process in which Spark runs tasks, once all modules that they need are loaded.
 
-    Spark has Python look for garbage behind every task, which costs nearly a tenth of a read (measured).
+    Spark makes Python collect garbage after every task, which is slow with many objects.
     """
     keep_freed_memory()
     look_rarely()

@@ -1,6 +1,6 @@
-"""What an export holds: the documented Arrow schemas (docs/export.md).
+"""Define the documented Arrow schemas of an export (docs/export.md).
 
-Only types that Spark, DuckDB and pandas all read: no dictionary, view, large or millisecond types.
+They have only types that Spark, DuckDB and pandas all read: no dictionary, view, large or millisecond types.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow as pa
 
 VERSION: Final = 2
 TIME: Final = pa.timestamp("us", "UTC")
-# Milliseconds since 1970 that are a time: the years 1 to 9999, for which Python, Spark and the tables of a lake have dates.
+# Milliseconds since 1970 of the years 1 to 9999, for which Python, Spark and lake tables have dates.
 LEAST_TIME_MS: Final = -62_135_596_800_000
 LARGEST_TIME_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its Arrow type, whether it may be null, its unit and what it means; ``repeats`` where values recur much."""
+    """A column: its Arrow type, nullability, and meaning with its unit; ``repeats`` if many values are equal."""
 
     name: str
     type: pa.DataType
@@ -102,16 +102,16 @@ def _written(column: Column) -> pa.Field:
     return column.field.with_type(kind)
 
 
-# The messages as they are handed to Parquet's writer: what it would make a dictionary of comes with one. Files are the same.
+# The messages for Parquet's writer: columns that it would encode as dictionaries are dictionaries already. Files are the same.
 WRITTEN: Final = pa.schema([_written(column) for column in MESSAGE_COLUMNS])
 
-# Where a dictionary page pays off, by path inside a Parquet file.
+# Columns with a dictionary page, by path inside a Parquet file.
 DICTIONARY_PATHS: Final = [
     *(column.name for column in MESSAGE_COLUMNS if column.repeats),
     "properties.key_value.key",
 ]
 
-# Where the least and the largest value of a row group and of a page help readers, and where filters of what is in it do.
+# Columns whose minimum and maximum of a row group and of a page help readers, and columns with bloom filters.
 _NESTED: Final = {"properties": ("key_value.key", "key_value.value"), "keys": ("list.element",)}
 STATISTICS_PATHS: Final = [
     column.name for column in MESSAGE_COLUMNS if column.name not in (*_NESTED, "body", "stored_body")

@@ -1,1 +1,1 @@
-"""Who does the tasks of an export: processes of this machine, or Spark."""
+"""Run the tasks of an export in processes of this machine, or on Spark."""

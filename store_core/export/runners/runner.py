@@ -1,4 +1,4 @@
-"""What an export asks of whoever does its tasks."""
+"""Define the interface of a runner, which does the tasks of an export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Walked = Callable[[int], None]
 
 
 class Answer(Protocol):
-    """What a task gives back: at least how many bytes it has walked. Goes between processes and machines."""
+    """The result of a task, with at least the number of bytes walked. Goes between processes and machines."""
 
     @property
     def walked_bytes(self) -> int: ...
@@ -21,32 +21,34 @@ OnPiece = Callable[[int, Told], None]
 
 
 class Doable(Protocol[Answered]):
-    """A task: all that somebody else needs to do it. Goes between processes and machines."""
+    """A task with all data that a worker needs. Goes between processes and machines."""
 
     def run(self) -> Answered:
-        """Raises StoreError."""
+        """Do the task. Raises StoreError."""
         ...
 
 
 class Job(Doable[Answered], Protocol):
-    """A task that knows how much it is, and whose outcome can be kept."""
+    """A task with a known size, whose result can be noted."""
 
     @property
     def size_bytes(self) -> int:
-        """Of what it reads, about."""
+        """The approximate number of bytes that it reads."""
         ...
 
 
 class Runner(Protocol):
-    """Does tasks side by side."""
+    """Runs several tasks at the same time."""
 
     def run(
         self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
     ) -> list[Told]:
-        """The answers in the order of the tasks; ``on_walked`` is told how many bytes of logs more have been walked.
+        """Run the tasks and return the answers in their order. Raises StoreError.
 
-        ``on_piece(index, piece)`` is told of each task once, as soon as its answer counts, in whatever order they
-        are done, in this process and before this returns or raises: who has noted it need not have it done again.
-        Raises StoreError.
+        Args:
+            on_walked: is called with the number of bytes of logs walked since its last call.
+            on_piece: ``on_piece(index, piece)`` is called once for each task as soon as its answer counts, in any
+                order, in this process, and before ``run`` returns or raises. A task that it has noted need not run
+                again.
         """
         ...

@@ -1,4 +1,7 @@
-"""Tasks on Spark: starts the program that talks to it, hands it tasks, takes pieces. Works with ``rmqctl[spark]`` alone."""
+"""Run tasks on Spark: start the program that talks to it, send tasks and receive pieces.
+
+Needs ``rmqctl[spark]`` and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_EVERY_SECONDS: Final = 0.1
-_SOON_SECONDS: Final = 1.0  # a program whose end we hear is gone by then
+_SOON_SECONDS: Final = 1.0  # a program has exited this long after its connection closes
 _LOOKS: Final = 25
 _NO_GATEWAY: Final = "JAVA_GATEWAY_EXITED"
 _THROWN: Final = re.compile(r'Exception in thread "main" \S+: (.+)')
@@ -43,7 +46,7 @@ DEFAULTS: Final = {
     "spark.log.level": "WARN",
 }
 LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# Java only hands out tasks here: compiled thoroughly it starts later and takes from the cores that do them (measured).
+# Java only distributes tasks here: full compilation would delay its start and use the cores that run them.
 # No collector is named: Java refuses to start with two, and the user's settings may name one.
 _LOCAL_JAVA: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 
@@ -51,12 +54,17 @@ Say = Callable[[str], None]
 
 
 class SparkRunner:
-    """Does tasks on a Spark master; a context manager. Spark starts at the first run.
+    """Runs tasks on a Spark master; a context manager. Spark starts at the first run.
 
-    ``master``: None is this machine, or under spark-submit what that was told. ``conf`` beats our settings.
-    ``pack_env``: send executors all that they need except Python. ``note`` is told what a person should know, ``log``
-    every line that Spark writes. Raises FailedError where pyspark or Java is missing, Spark does not start, or a task
-    fails for good.
+    Args:
+        master: None is this machine, or under spark-submit its master.
+        conf: settings that override the defaults of this package.
+        pack_env: send executors all that they need except Python.
+        note: is called with notes for the operator.
+        log: is called with every line that Spark writes.
+
+    Raises:
+        FailedError: pyspark or Java is missing, Spark does not start, or a task fails for good.
     """
 
     def __init__(
@@ -85,7 +93,7 @@ class SparkRunner:
         self._stop(patience_seconds=_PATIENCE_SECONDS)
 
     def _stop(self, patience_seconds: float) -> None:
-        """End Spark, if it runs; a later run starts it again."""
+        """End Spark if it runs; a later run starts it again."""
         connection, self._connection = self._connection, None
         process, self._process = self._process, None
         try:
@@ -99,9 +107,11 @@ class SparkRunner:
     def run(
         self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
     ) -> list[Told]:
-        """As ``runner.Runner.run``. Where it raises, Spark is ended first, so that no task goes on writing."""
+        """Run the tasks as ``runner.Runner.run`` does. Where it raises, Spark is ended first, so that no task
+        continues to write.
+        """
         try:
-            return self._run(tasks, on_walked, on_piece or _unheard) if tasks else []
+            return self._run(tasks, on_walked, on_piece or _ignore_answer) if tasks else []
         except BaseException:
             self._stop(patience_seconds=0)
             raise
@@ -110,24 +120,24 @@ class SparkRunner:
         connection = self._connection or self._start()
         walked = 0
         done: dict[int, Told] = {}
-        with self._heard():
+        with self._early_end_reported():
             connection.send([pickle.dumps(task) for task in tasks])
-        while not isinstance(told := self._next(connection, on_walked), Outcome):
-            if isinstance(told, Progress):
-                on_walked(told.walked_bytes - walked)
-                walked = told.walked_bytes
-            elif isinstance(told, Done):
-                for index, data in told.pieces:
+        while not isinstance(message := self._next(connection, on_walked), Outcome):
+            if isinstance(message, Progress):
+                on_walked(message.walked_bytes - walked)
+                walked = message.walked_bytes
+            elif isinstance(message, Done):
+                for index, data in message.pieces:
                     done[index] = pickle.loads(data)
                     on_piece(index, done[index])
-        for note in told.notes:
+        for note in message.notes:
             self._note(note)
-        if told.error is not None:
-            error = pickle.loads(told.error)
+        if message.error is not None:
+            error = pickle.loads(message.error)
             if _NO_GATEWAY in str(error) and (thrown := self._thrown()) is not None:
                 raise FailedError(f"Spark does not start: {thrown}", to_do=error.to_do) from error
             raise error
-        for index, data in enumerate(told.pieces):
+        for index, data in enumerate(message.pieces):
             if index not in done:
                 done[index] = pickle.loads(data)
                 on_piece(index, done[index])
@@ -137,16 +147,16 @@ class SparkRunner:
 
     def _next(self, connection: Connection, on_walked: Walked) -> object:
         while not self._has_more(connection):
-            on_walked(0)  # whoever shows how far it is has something to show while Spark starts
-        with self._heard():
+            on_walked(0)  # lets the caller refresh its progress display while Spark starts
+        with self._early_end_reported():
             return connection.recv()
 
     def _has_more(self, connection: Connection) -> bool:
-        with self._heard():
+        with self._early_end_reported():
             return connection.poll(_LOOK_EVERY_SECONDS)
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _early_end_reported(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError) as error:
@@ -158,22 +168,22 @@ class SparkRunner:
         self._lines.clear()
         environment = packed_environment() if self._pack_env else None
         scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rmqctl-spark-")))
-        self._connection, theirs = Pipe()
-        with theirs:
+        self._connection, child_end = Pipe()
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", _PROGRAM, str(child_end.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 env=self._environment(scratch),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C is for us: we end it
+                pass_fds=[child_end.fileno()],
+                start_new_session=True,  # Ctrl-C must reach this process alone, which ends Spark
             )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        ours = {} if self._is_submitted else DEFAULTS | (LOCAL_DEFAULTS | _LOCAL_JAVA if self._is_local else {})
-        self._connection.send(Start(self._master, tuple((ours | dict(self._conf)).items()), scratch, environment))
+        defaults = {} if self._is_submitted else DEFAULTS | (LOCAL_DEFAULTS | _LOCAL_JAVA if self._is_local else {})
+        self._connection.send(Start(self._master, tuple((defaults | dict(self._conf)).items()), scratch, environment))
         return self._connection
 
     @property
@@ -185,7 +195,7 @@ class SparkRunner:
         if self._is_submitted:
             return env
         env.pop(_SUBMITTED, None)
-        env["TMPDIR"] = str(scratch)  # what pyspark makes there stays if it is ended while Java starts
+        env["TMPDIR"] = str(scratch)  # pyspark's files stay if it is ended while Java starts
         if (home := java_home()) is not None:
             env["JAVA_HOME"] = str(home)
         if self._is_local:
@@ -199,13 +209,13 @@ class SparkRunner:
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
-            with suppress(ValueError):  # closed under us
+            with suppress(ValueError):  # another thread has closed it
                 for line in process.stdout:
                     self._lines.append(line.rstrip())
                     self._log(line.rstrip())
 
     def _thrown(self) -> str | None:
-        """What Java has ended with, of which Python only knows that it has."""
+        """Return the exception with which Java has ended; Python knows only that it has."""
         for _ in range(_LOOKS):  # its last lines may be on their way
             if found := next(filter(None, map(_THROWN.match, list(self._lines))), None):
                 return found[1].rstrip(".")
@@ -213,20 +223,20 @@ class SparkRunner:
         return None
 
     def _last_words(self) -> str:
-        telling = [line for line in self._lines if "Error" in line or "Exception" in line]
-        if self._process is not None:  # what was said before, of an executor that was lost, does not tell of a signal
+        errors = [line for line in self._lines if "Error" in line or "Exception" in line]
+        if self._process is not None:  # earlier lines, as of a lost executor, do not show a signal
             with suppress(subprocess.TimeoutExpired):
                 if (ended := self._process.wait(_SOON_SECONDS)) < 0:
                     return f"its program was ended by a signal ({signal.strsignal(-ended) or -ended})"
-        return (telling or list(self._lines) or ["it said nothing"])[-1]
+        return (errors or list(self._lines) or ["it said nothing"])[-1]
 
 
-def _unheard(index: int, answer: object) -> None:
-    """Nobody notes answers."""
+def _ignore_answer(index: int, answer: object) -> None:
+    pass
 
 
 def _wait_for_group(group: int, seconds: float) -> None:
-    """Until none of its processes is left, or for so long: Java removes its scratch folders when it is asked to end."""
+    """Wait for at most ``seconds`` until no process of a group is left: Java removes its scratch folders."""
     deadline = time.monotonic() + seconds
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:
@@ -235,7 +245,7 @@ def _wait_for_group(group: int, seconds: float) -> None:
 
 
 def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:
-    """Let the program and the Java it started end, or make them."""
+    """Wait for the program and the Java it started to exit, then kill them."""
     if patience_seconds:
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience_seconds)

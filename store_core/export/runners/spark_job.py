@@ -1,11 +1,13 @@
-"""The program that talks to Spark: ``python -m store_core.export.runners.spark_job DESCRIPTOR PARENT``, started by ``submit``.
+"""Talk to Spark: ``python -m store_core.export.runners.spark_job DESCRIPTOR PARENT``, started by
+``spark.SparkRunner``.
 
-DESCRIPTOR is an inherited socket. A ``Start`` comes in and makes the Spark context; then every tuple of pickled tasks
-that comes in is run and answered by ``Progress``es and one ``Outcome``; the end of the stream ends the program. So does
-the end of the process PARENT, at whatever point the program is, and with it the Java that it started.
+DESCRIPTOR is an inherited socket. The parent sends a ``Start``, which makes the Spark context, and then tuples of
+pickled tasks. Each tuple is run and answered by ``Progress`` and ``Done`` messages and one ``Outcome``. The end of
+the stream ends the program. So does the end of the process PARENT, at any time, and it ends the Java that the program
+started.
 
-Every task is a partition of its own, writes its own Parquet file, and gives back its piece: one small row. A task that
-is tried again or run twice writes under another name; the piece that Spark accepts decides which file counts.
+Every task is a partition of its own, writes its own Parquet file, and returns its piece: one small row. A task that
+is repeated or runs twice writes under another name; the piece that Spark accepts decides which file counts.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ _LOOK_EVERY_SECONDS: Final = 0.5
 _PACKED: Final = "rmqctl-error:"
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _PATIENCE_SECONDS: Final = 30
-# Arrow's own heap keeps 50 MB beside the C library's, which tasks have told to keep what they need (measured).
+# Arrow's own heap would keep memory next to the C library's heap, which tasks have tuned.
 _EXECUTORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 class Job:
-    """Runs of tasks in one Spark context."""
+    """Runs tasks in one Spark context."""
 
     def __init__(self, context: Any, scratch: Path, environment: Path | None = None) -> None:
         self._context = context
@@ -66,19 +68,19 @@ class Job:
         return Outcome(tuple(answers), notes=notes)
 
     def _reported_by_task(self, error: Exception) -> StoreError | None:
-        """The error that a task raised until Spark gave up; None if it was something else."""
+        """Return the error that a task raised until Spark gave up; None if it was something else."""
         found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
         if found is None:
             return None
-        told: StoreError = pickle.loads(b64decode(found[1]))
-        if "://" in told.where and not self._context.master.startswith("local"):
-            told.to_do = "; ".join(filter(None, (told.to_do, _EXECUTORS_HAVE)))
-        return told
+        reported: StoreError = pickle.loads(b64decode(found[1]))
+        if "://" in reported.where and not self._context.master.startswith("local"):
+            reported.to_do = "; ".join(filter(None, (reported.to_do, _EXECUTORS_HAVE)))
+        return reported
 
     def _failure(self, error: Exception) -> FailedError:
         from store_core.errors import FailedError
 
-        if any(words in _text(error) for words in _STOPPED):  # also where it never began
+        if any(words in _text(error) for words in _STOPPED):  # also if it never started
             master = self._context.master
             return FailedError(
                 f"Spark has stopped: no master answers at {master}, or it has ended the application",
@@ -87,23 +89,24 @@ class Job:
         return FailedError(f"the Spark job failed: {_reason(error).rstrip('.:')}", to_do=_SEE)
 
     def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[bytes]:
-        """What the tasks answer, in their order. While they are at it, tells how far they are and which are done.
+        """Return the answers of the tasks in their order; meanwhile report progress and finished tasks.
 
-        Spark adds up only what the attempts that count have said, so that a piece told early is the one of the answer.
+        Spark adds up the values of accepted attempts only, so a piece that is reported early is the one in the
+        answer.
         """
         walked = self._context.accumulator(0)
-        done = self._context.accumulator([], _several())
+        done = self._context.accumulator([], _list_sum())
         stop = threading.Event()
 
         def tell() -> None:
-            told = 0
+            sent = 0
             while not stop.wait(_LOOK_EVERY_SECONDS):
                 try:
                     connection.send(Progress(walked.value))
-                    if pieces := tuple(done.value[told:]):
+                    if pieces := tuple(done.value[sent:]):
                         connection.send(Done(pieces))
-                        told += len(pieces)
-                except OSError:  # nobody waits for it any more: no task may go on writing
+                        sent += len(pieces)
+                except OSError:  # the parent is gone: no task may continue to write
                     self._context.cancelAllJobs()
                     return
 
@@ -111,20 +114,22 @@ class Job:
         teller.start()
         try:
             numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
-            answers: list[bytes] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
+            answers: list[bytes] = numbered.map(
+                lambda numbered_task: _do(numbered_task[0], numbered_task[1], walked, done)
+            ).collect()
             return answers
         finally:
             stop.set()
             teller.join()
 
     def _wait_for_losers(self) -> None:
-        """Attempts that lost against another one are killed, and may write until they are: nothing is to come behind a commit."""
+        """Wait until attempts that lost against another one are killed: nothing may be written after a commit."""
         if self._context.getConf().get("spark.speculation", "false").lower() != "true":
             return
-        scheduler = self._context._jsc.sc().taskScheduler()  # what statusTracker tells is some tenths of a second old
+        scheduler = self._context._jsc.sc().taskScheduler()  # statusTracker is some tenths of a second late
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while _sum(scheduler.runningTasksByExecutors().valuesIterator()):
-            if time.monotonic() > deadline:  # a machine that does not answer
+            if time.monotonic() > deadline:  # a machine does not answer
                 self._notes.append(
                     f"an attempt that lost against another one is still at work after {_PATIENCE_SECONDS} s: a file that it may "
                     "write yet belongs to no result, and goes with the next export"
@@ -133,13 +138,13 @@ class Job:
             time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _prepare(self) -> None:
-        """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
-        found = self._ask()
+        """Make sure that executors have the package, or send it. Raises FailedError where they cannot run it."""
+        found = self._kernels_of_executors()
         if "" in found:
             from store_core.export.runners.pack import packed_sources
 
             self._context.addPyFile(str(packed_sources(self._scratch)))
-            found = self._ask()
+            found = self._kernels_of_executors()
         problems = found - {"compiled", "twin"}
         if problems:
             from store_core.errors import FailedError
@@ -154,9 +159,9 @@ class Job:
             )
         self._prepared = True
 
-    def _ask(self) -> set[str]:
+    def _kernels_of_executors(self) -> set[str]:
         slots = max(self._context.defaultParallelism, 1)
-        return set(self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _what_is_here()).collect())
+        return set(self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _kernel_here()).collect())
 
 
 _STOPPED: Final = ("a stopped SparkContext", "SparkContext has been shutdown", "SparkContext was shut down")
@@ -165,15 +170,15 @@ _SEE: Final = "run it with -v to see what Spark says"
 
 
 def _sum(numbers: Any) -> int:
-    """Of an iterator of Scala's."""
+    """Return the sum of an iterator of Scala."""
     found = 0
     while numbers.hasNext():
         found += int(numbers.next())
     return found
 
 
-def _several() -> Any:
-    """How Spark adds up lists."""
+def _list_sum() -> Any:
+    """Return the parameter with which Spark concatenates lists."""
     from pyspark.accumulators import AccumulatorParam
 
     class Several(AccumulatorParam[list[Any]]):
@@ -188,7 +193,7 @@ def _several() -> Any:
 
 
 def _enter() -> None:
-    """On an executor: work in the environment that was sent, by us or with ``--archives``, if one was."""
+    """Use the environment that was sent to this executor, by rmqctl or with ``--archives``, if any."""
     from pyspark import SparkFiles
 
     path = SparkFiles.get(ENVIRONMENT)
@@ -197,8 +202,12 @@ def _enter() -> None:
 
 
 def _do(number: int, task: bytes, walked: Any, done: Any) -> bytes:
-    """On an executor: one task. An error of ours goes in the text of one that Spark understands: it tries again, on another
-    machine if there is one, as this one may be all that lacks the store, and ends the other tasks when it gives up."""
+    """Run one task on an executor.
+
+    An error of this package is packed into the text of one that Spark understands. Spark then tries again, on another
+    machine if there is one, since this machine may be the only one without the store. It ends the other tasks when it
+    gives up.
+    """
     _enter()
     from store_core.errors import StoreError
     from store_core.export.rows.memory import settle
@@ -216,8 +225,8 @@ def _do(number: int, task: bytes, walked: Any, done: Any) -> bytes:
     return data
 
 
-def _what_is_here() -> Iterator[str]:
-    """On an executor: which kernel it has, "" without the package, else what is missing."""
+def _kernel_here() -> Iterator[str]:
+    """Yield this executor's kernel, "" without the package, or the name of a missing module."""
     _enter()
     try:
         import_module("store_core.export.splits.split_task")  # with all it needs
@@ -231,7 +240,7 @@ def _what_is_here() -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """The first telling line: Java's exception where there is one. Without a connection to it there is no Java any more."""
+    """Return the first line of an error, Java's if there is one; a lost connection means that Java has ended."""
     if isinstance(error, ConnectionError):
         return "Java has ended"
     lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
@@ -245,7 +254,7 @@ def _text(error: Exception) -> str:
 
 @contextmanager
 def _ended_with(parent: int) -> Iterator[None]:
-    """End this program and its Java when the process that started it has been killed, wherever it waits for Spark then."""
+    """End this program and its Java when the parent process has been killed, even while it waits for Spark."""
     done = threading.Event()
     watch = threading.Thread(target=_watch, args=(parent, done), daemon=True)
     watch.start()
@@ -253,24 +262,24 @@ def _ended_with(parent: int) -> Iterator[None]:
         yield
     finally:
         done.set()
-        watch.join()  # it sees Java end, too
+        watch.join()  # it may be waiting for Java to end
 
 
 def _watch(parent: int, done: threading.Event) -> None:
     while not done.wait(_LOOK_EVERY_SECONDS):
         if os.getppid() != parent:
-            with suppress(Exception):  # whatever state Spark is in
+            with suppress(Exception):  # Spark may be in any state
                 _let_java_end()
             os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _let_java_end() -> None:
-    """Have the Java that was started leave its master and remove its files: it ends with its input, but for what it waits for."""
+    """Make the Java that was started leave its master and remove its files: it ends when its input is closed."""
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
 
-    java = getattr(SparkContext._gateway, "proc", None)  # none yet, or spark-submit's own
+    java = getattr(SparkContext._gateway, "proc", None)  # None before the start, or under spark-submit
     if java is not None:
         java.stdin.close()
         java.wait(JAVA_ENDS_SECONDS)
@@ -296,7 +305,7 @@ def main(descriptor: int, parent: int) -> int:
         try:
             while True:
                 connection.send(job.run(connection.recv(), connection))
-        except (EOFError, OSError):  # the parent is done, or gone
+        except (EOFError, OSError):  # the parent has finished or was killed
             context.stop()
     return 0
 

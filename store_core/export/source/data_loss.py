@@ -1,4 +1,4 @@
-"""What a stream cannot read any more: data that was there when it was planned, or that others follow."""
+"""Report data that a stream can no longer read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Named:
 
 
 def data_lost(named: Named, start: int, what: str, to_do: str = _FROM_START) -> FailedError:
-    """What a stream cannot read any more, and what to do."""
+    """Return the error for data that a stream has lost, with the command that helps."""
     return FailedError(
         f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=to_do
     )
 
 
 def refuse_gaps(log: SegmentSequence, named: Named, span: Span) -> None:
-    """Raise FailedError where a segment of what a batch is to read is not there, or not all of it."""
+    """Raise FailedError where a segment of a batch's range is missing or short."""
     starts = [gap.phy_offset for gap in log.gaps() if gap.phy_offset + gap.size_bytes > span.begin]
     end = nominal_end(log, log.segments[-1]) if log.segments else 0
     at = max(span.begin, min([*starts, end]))

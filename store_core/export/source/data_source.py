@@ -1,7 +1,7 @@
-"""``spark.read.format("rocketmq-store")``: the store as Spark's own kind of source.
+"""Register the source ``spark.read.format("rocketmq-store")``.
 
-Spark looks this module up in every session of an environment where it is installed, so importing it takes PySpark and
-nothing else. Filters are never pushed: PySpark 4.3 lets what one query pushes leak into the next one on the same
+Spark looks this module up in every session of an environment where it is installed, so the import needs PySpark and
+nothing else. Filters are never pushed: PySpark 4.3 leaks the filters of one query into the next one on the same
 DataFrame. Offsets, times and topics are options instead.
 """
 
@@ -27,14 +27,14 @@ FORMAT: Final = "rocketmq-store"
 
 
 class StoreSource(DataSource):
-    """Stores as a table or a stream, of messages or of quarantined ranges; the options are those of docs/pipeline.md."""
+    """Stores as a table or a stream, of messages or of quarantined ranges; docs/pipeline.md lists the options."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> Any:
-        """As Spark's types. Raises UsageError for an option that makes no sense."""
+        """Return the columns as Spark's types. Raises UsageError for an option that makes no sense."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(arrow_schema(_options(self)))
@@ -58,7 +58,7 @@ class StoreSource(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """One task's work; None where there is none: Spark wants at least one partition."""
+    """The work of one task; None for an empty read, since Spark needs at least one partition."""
 
     reading: Reading | None
     table: str = "messages"
@@ -73,7 +73,7 @@ class Part(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Plans on the driver from directory listings, reads on executors."""
+    """Plans on the driver from directory listings and reads on executors."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -90,8 +90,11 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are physical offsets of the log by store, always where a frame starts or the log ends: ``{"broker-a": 1024}``; see
-    ``offsets``. Stores are looked at with the first question and not when this is made, where PySpark 4.3 garbles errors."""
+    """Reads a stream. Its offsets are physical offsets of the log by store, at a frame's start or the log's end: see
+    ``offsets``.
+
+    Stores are opened with the first question and not in the constructor, where PySpark 4.3 garbles errors.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -112,19 +115,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: first_offset(follower.first(starts[name])) for name, follower in self._followers.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        max_bytes = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> dict[str, Offset]:
-        """``maxBytesPerTrigger`` is shared out among the stores that have something to read."""
+        """Return the end of the next batch; the stores with data to read share ``maxBytesPerTrigger``."""
         from store_core.export.source.planning import next_offsets
 
         self._check(start, start)
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return next_offsets(self._followers, start, most, self._target)
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        return next_offsets(self._followers, start, max_bytes, self._target)
 
     def _check(self, start: Offsets, end: Offsets) -> None:
-        """Once, before anything is read. Spark asks for the rows of a batch that was not done when a query ended before all else."""
+        """Check options and checkpoint once, before anything is read.
+
+        After an interrupted batch, Spark asks for its rows before it asks for any offset.
+        """
         from store_core.export.source.offsets import refuse_malformed
         from store_core.export.source.planning import (
             refuse_changed,
@@ -144,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is the target; the newest record is given the time to show that it is whole."""
+        """Make the present end of each log the target; the newest record gets time to prove that it is whole."""
         self._target = {name: follower.end_now() for name, follower in self._followers.items()}
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -159,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:
-    """The columns that are asked for. Raises UsageError for one that is not there."""
+    """Return the requested columns. Raises UsageError for an unknown one."""
     import pyarrow as pa
 
     from store_core.errors import UsageError

@@ -1,4 +1,4 @@
-"""Where frames begin and end in a segment, as whoever follows a log asks it."""
+"""Find starts and ends of frames in a segment, for the follower of a log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from store_core.storage.store import Store
 
 
 def boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False) -> int | None:
-    """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one that is not behind it, if there is one.
-    None where there is neither."""
+    """Return the first end of a frame at or after ``wanted``, or None.
+
+    With ``at_most``: the last end of a frame at or before it; without one, the first after it.
+    """
     before: int | None = None
     for table in scan_segment(store, segment, FRAMES, certain, chained=True):
         ends = (table.phy_offset + table.size_bytes)[is_frame(table)]
@@ -31,7 +33,7 @@ def boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, 
 
 
 def ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
-    """Whether a frame ends at an offset inside a segment, or one starts there, behind damage too."""
+    """Return True if a frame ends or starts at an offset inside a segment, also after damage."""
     certain = max(segment.phy_offset, phy_offset - MAX_RECORD_SIZE_BYTES)
     for table in scan_segment(store, segment, FRAMES, certain, phy_offset + 1):
         rows = is_frame(table)
@@ -41,7 +43,7 @@ def ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
 
 
 def first_frame(store: Store, segment: Segment, at: int) -> int | None:
-    """Where the first frame at or behind an offset starts."""
+    """Return the start of the first frame at or after an offset, or None."""
     for table in scan_segment(store, segment, FRAMES, at, chained=True):
         frames = np.flatnonzero(is_frame(table))
         if len(frames):
@@ -50,7 +52,7 @@ def first_frame(store: Store, segment: Segment, at: int) -> int | None:
 
 
 def is_whole(store: Store, segment: Segment, at: int) -> bool:
-    """Whether the record at an offset is written to its end."""
+    """Return True if the record at an offset is written to its end."""
     return not any(
         any(table.code != FrameCode.OK) or table.properties(0).endswith(b"\0")
         for table in scan_segment(store, segment, FULL, at, at + 1, chained=True)
@@ -58,17 +60,20 @@ def is_whole(store: Store, segment: Segment, at: int) -> bool:
 
 
 def chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Ints, bool, bool]:
-    """Starts and ends of the frames that follow each other from ``at`` on and start in front of ``stop``; whether the last is a
-    blank, and whether something else follows."""
+    """Follow the frames that start in [at, stop), each at the end of the one before.
+
+    Returns:
+        Their starts, their ends, whether the last one is a blank, and whether something else follows.
+    """
     starts, ends, is_blank = [], [], False
     for table in scan_segment(store, segment, FRAMES, at, stop, chained=True):
-        others = np.flatnonzero(~is_frame(table))
-        count = int(others[0]) if len(others) else len(table)
+        other_rows = np.flatnonzero(~is_frame(table))
+        count = int(other_rows[0]) if len(other_rows) else len(table)
         if count:
             starts.append(table.phy_offset[:count].astype(np.int64))
             ends.append(starts[-1] + table.size_bytes[:count])
             is_blank = bool(table.kind[count - 1] == FrameKind.BLANK)
-        if len(others):
+        if len(other_rows):
             return *_joined(starts, ends), is_blank, True
     return *_joined(starts, ends), is_blank, False
 

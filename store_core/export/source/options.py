@@ -1,4 +1,4 @@
-"""What a reader of the source may be told with ``option``: parsed, checked, and ready to go to executors."""
+"""Parse and check the reader's options, so that they can go to executors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from store_core.storage.settings import Settings, load_settings
 
 Table = Literal["messages", "quarantine"]
 Word = TypeVar("Word", bound=str)
-Told = TypeVar("Told")
-Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words for what cannot be read well
+JsonValue = TypeVar("JsonValue")
+Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own names for the treatment of bad records
 
 Start = str | int
 
@@ -30,10 +30,10 @@ _MOST_DIGITS: Final = 18  # of an offset of 64 bits
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-# As documented; Spark takes them in any case.
+# In the case of the documentation; Spark accepts any case.
 BATCH: Final = (
     "path",
-    "paths",  # what load([…]) makes of several
+    "paths",  # load([…]) sets it for several
     "config",
     "table",
     "topic",
@@ -49,7 +49,7 @@ BATCH: Final = (
 STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quietMs")
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
 _LISTS: Final = ("topic", "columns")
-_YEAR_DIGITS: Final = 4  # so many alone are a year for whoever writes them
+_YEAR_DIGITS: Final = 4  # the operator means a year, not milliseconds
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
 _EXAMPLE_OF_PATHS: Final = '["broker-a=/data/a/store", "broker-b=/data/b/store"]'
@@ -58,7 +58,7 @@ _EXAMPLE_OF_TIME: Final = "2026-07-31T12:00:00+08:00 (UTC where no zone is named
 
 @dataclass(frozen=True, slots=True)
 class StoreOfSource:
-    """A store as it was named, ``given`` the NAME that stands in front of its path; ``planning`` finds its name."""
+    """A store as the operator named it: ``given`` is the NAME before its path. ``planning`` chooses its final name."""
 
     given: str | None
     settings: Settings
@@ -66,9 +66,14 @@ class StoreOfSource:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint
-    begins: earliest, latest, or an offset, for all stores or by their names. ``keep_copies``: copies of one log are taken
-    each for itself. ``for_streams``: those among the options that were given which mean something to streams alone."""
+    """The parsed options; sizes in bytes.
+
+    * ``split_size_bytes``: None leaves the choice to the planning.
+    * ``starting``: where a stream without a checkpoint starts: earliest, latest or an offset, for all stores or by
+      name.
+    * ``keep_copies``: copies of one log are read separately.
+    * ``for_streams``: the given options that only streams use.
+    """
 
     stores: tuple[StoreOfSource, ...]
     wanted: LogFilter = field(default_factory=LogFilter)
@@ -85,7 +90,9 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a reader, whatever case their names are in. Raises UsageError for one that is unknown or makes no sense."""
+    """Parse the options of a reader; their names may have any case. Raises UsageError for an unknown or impossible
+    one.
+    """
     options = {name.lower(): value for name, value in given.items()}
     for name in given:
         if name.lower() not in _KNOWN:
@@ -133,22 +140,22 @@ def _unknown(name: str) -> UsageError:
 
 
 def _starting(text: str) -> Start | Mapping[str, Start]:
-    """One for all stores, or as JSON one for each by its name, as Spark writes the offsets of a stream."""
+    """Parse one start for all stores, or JSON with a start for each store's name."""
     if not text.lstrip().startswith("{"):
         return _start(text)
     return {name: _start(str(start)) for name, start in _json("startingOffset", text, dict, _EXAMPLE_OF_STARTS).items()}
 
 
-def _json(name: str, text: str, kind: type[Told], example: str) -> Told:
-    """What an option tells in JSON."""
+def _json(name: str, text: str, kind: type[JsonValue], example: str) -> JsonValue:
+    """Parse the JSON value of an option. Raises UsageError for another kind of value, or a name given twice."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        told: dict[str, object] = {}
+        members: dict[str, object] = {}
         for key, value in pairs:
-            if key in told:
+            if key in members:
                 raise UsageError(f"{name} names {key!r} twice", to_do="name each once")
-            told[key] = value
-        return told
+            members[key] = value
+        return members
 
     with suppress(ValueError, RecursionError):
         told = json.loads(text, object_pairs_hook=once)
@@ -174,12 +181,12 @@ def _number(name: str, text: str, to_do: str) -> int:
 
 
 def _check(wanted: LogFilter, columns: Sequence[str]) -> None:
-    """Raise UsageError for what nobody means."""
-    for begin, end, names in (
+    """Raise UsageError for ranges that end before they start, and for columns named twice."""
+    for low, high, names in (
         (wanted.from_phy_offset, wanted.to_phy_offset, ("fromOffset", "toOffset")),
         (wanted.begin_ms, wanted.end_ms, ("beginTime", "endTime")),
     ):
-        if begin is not None and end is not None and begin > end:
+        if low is not None and high is not None and low > high:
             raise UsageError(f"{names[0]} is behind {names[1]}", to_do="give the lower one first")
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UsageError(f"the column {twice[0]!r} is named twice", to_do="name each column once")
@@ -222,8 +229,8 @@ def _is_true(name: str, text: str) -> bool:
 def _size(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    told = _SIZE.fullmatch(text.strip())
-    size = int(told[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[told[2].lower()] if told else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()] if match else 0
     if size <= 0:
         raise UsageError(f"{name} is no size: {text!r}", to_do="give bytes, or 64k, 128m, 1g")
     return size

@@ -1,4 +1,4 @@
-"""What executors are to read: planned on the driver from directory listings, and from the end of a log to which a broker writes."""
+"""Plan the splits that executors read, from directory listings and the end of a live log."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
 
 _WHOLE: Final = 1 << 62
-_QUIET_MS: Final = 100  # for so long the newest record has to stay the same
+_QUIET_MS: Final = 100  # the newest record must stay the same for this time
 
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
-    """Everything that is asked for, in splits, store by store in log order. Raises StoreError."""
+    """Return all requested splits, store by store in log order. Raises StoreError."""
     for name in options.for_streams:
         to_do = 'give option("fromOffset", OFFSET)' if name == "startingOffset" else "leave it out"
         raise UsageError(f"{name} is for streams", to_do=to_do)
     report_changes(options)
-    return [reading for store in _taken(options) for reading in _readings_of(store, options)]
+    return [reading for store in _named_logs(options) for reading in _readings_of(store, options)]
 
 
 def report_changes(options: SourceOptions) -> None:
-    """Warn of each store that rmqctl itself has changed by half."""
+    """Warn of each store with an unfinished change by rmqctl."""
     for store in options.stores:
-        if (said := half_changed(store.settings.root)) is not None:
-            warnings.warn(f"{store.settings.root}: {said}", stacklevel=2)
+        if (warning := half_changed(store.settings.root)) is not None:
+            warnings.warn(f"{store.settings.root}: {warning}", stacklevel=2)
 
 
-def _taken(options: SourceOptions) -> list[Named]:
-    """The stores with their names; copies of one log as one."""
+def _named_logs(options: SourceOptions) -> list[Named]:
+    """Return the stores with their names; copies of one log are one store."""
     if options.keep_copies or len(options.stores) == 1:
         return named_stores(options)
     with _opened(options.stores) as stores:
-        taken, said = taken_once(stores, _called(options))
-    for text in said:
+        taken, texts = taken_once(stores, _called(options))
+    for text in texts:
         warnings.warn(text, stacklevel=2)
-    names = distinct_names([each.called for each in taken])
-    return [Named(name, each.settings) for name, each in zip(names, taken, strict=True)]
+    names = distinct_names([log.called for log in taken])
+    return [Named(name, log.settings) for name, log in zip(names, taken, strict=True)]
 
 
 def named_stores(options: SourceOptions) -> list[Named]:
-    """The stores as they were named, each with its name. Raises UsageError where two have one."""
+    """Return each store with its name. Raises UsageError where two have the same."""
     names = distinct_names(_called(options))
     return [Named(name, store.settings) for name, store in zip(names, options.stores, strict=True)]
 
@@ -76,8 +76,7 @@ def _opened(stores: Sequence[StoreOfSource]) -> Iterator[list[Store]]:
 
 
 def refuse_copies(options: SourceOptions) -> None:
-    """Raise UsageError where a stream would read a record twice: it follows each log by itself, and cannot change from one
-    copy to another."""
+    """Raise UsageError for copies of one log: a stream follows each log by itself and would read each record twice."""
     if options.keep_copies or len(options.stores) == 1:
         return
     with _opened(options.stores) as stores:
@@ -95,7 +94,7 @@ def refuse_copies(options: SourceOptions) -> None:
 
 
 def refuse_partial_logs(options: SourceOptions) -> None:
-    """Raise FailedError where a folder of a log is not there: a stream would go past its segments and not come back."""
+    """Raise FailedError where a folder of a log is missing: a stream would skip its segments for good."""
     with _opened(options.stores) as stores:
         for store in stores:
             refuse_partial_log(store)
@@ -113,9 +112,9 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
         is_table_of_ranges = options.table == "quarantine"
         size = _split_size_bytes(store, options)
         live, stop = is_live(store.root).live, wanted.to_phy_offset
-        if live and not is_table_of_ranges:  # what comes meanwhile would be there in some splits, and not in others
+        if live and not is_table_of_ranges:  # else new records would be in some splits and not in others
             end = Follower(named, quiet_ms=_QUIET_MS).end_now()
-            if _goes_on_well(store, end):
+            if _is_good_end(store, end):
                 stop = end if stop is None else min(stop, end)
         splits = plan(log, start, stop, size)
         tail_told = is_table_of_ranges and not live
@@ -137,9 +136,11 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
     ]
 
 
-def _goes_on_well(store: Store, at: int) -> bool:
-    """Whether nothing stands behind an offset at which a stream would wait, or a good record that has come since: else damage does,
-    with records behind it, or the newest record is bad and stays so."""
+def _is_good_end(store: Store, at: int) -> bool:
+    """Return True if nothing follows an offset at which a stream would wait, or a good record that came since.
+
+    False means that damage follows with records after it, or that the newest record is bad and stays bad.
+    """
     segment = store.log.find(at)
     tables = scan_segment(store, segment, ScanOptions(), at, chained=True) if segment is not None else ()
     first = next((table for table in tables if len(table)), None)
@@ -149,8 +150,11 @@ def _goes_on_well(store: Store, at: int) -> bool:
 
 
 def _split_size_bytes(store: Store, options: SourceOptions) -> int:
-    """Whole segments for ranges, which go from end to end of one and are quick to find, and for object stores, from which
-    what lies in front of a split would be fetched for nothing."""
+    """Return the size of splits: whole segments for the quarantine and for object stores.
+
+    A table of ranges is quick to read from end to end of a segment. From an object store, the bytes before a split
+    would be fetched for nothing.
+    """
     size = options.split_size_bytes or SPLIT_SIZE_BYTES
     if options.table == "quarantine" or (options.split_size_bytes is None and is_remote(store.root)):
         return max([size, *(store.log.file_size_bytes or segment.size_bytes for segment in store.log.segments)])
@@ -158,7 +162,7 @@ def _split_size_bytes(store: Store, options: SourceOptions) -> int:
 
 
 def followers(options: SourceOptions) -> dict[str, Follower]:
-    """What follows the log of each store. Raises UsageError for options that a stream cannot have."""
+    """Return a follower of each store's log. Raises UsageError for options that a stream cannot have."""
     if options.wanted.from_phy_offset is not None or options.wanted.to_phy_offset is not None:
         raise UsageError("fromOffset and toOffset are for batches", to_do='give option("startingOffset", OFFSET)')
     return {
@@ -173,19 +177,23 @@ def followers(options: SourceOptions) -> dict[str, Follower]:
 
 
 def starts_of(options: SourceOptions, names: Iterable[str]) -> dict[str, Start]:
-    """Where the stream of each store is to begin; with its earliest record where others are named and it is not. Raises
-    UsageError for a store that is not there."""
-    names, told = list(names), options.starting
-    if not isinstance(told, Mapping):
-        return dict.fromkeys(names, told)
-    for name in told.keys() - set(names):
+    """Return where the stream of each store starts: with its earliest record if only other stores are named.
+
+    Raises UsageError for an unknown store.
+    """
+    names, starting = list(names), options.starting
+    if not isinstance(starting, Mapping):
+        return dict.fromkeys(names, starting)
+    for name in starting.keys() - set(names):
         raise UsageError(f"startingOffset names {name!r}", to_do=f"the stores are {', '.join(names)}")
-    return {name: told.get(name, EARLIEST) for name in names}
+    return {name: starting.get(name, EARLIEST) for name in names}
 
 
 def refuse_renamed(known: Iterable[str], now: Iterable[str]) -> None:
-    """Raise UsageError where some stores of a checkpoint are gone and others are new: under another name a store would be
-    read from its beginning once more."""
+    """Raise UsageError where stores of a checkpoint are gone and others are new.
+
+    A store with another name would be read from its start a second time.
+    """
     gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
     if gone and new:
         raise UsageError(
@@ -200,14 +208,17 @@ def next_offsets(
     most_bytes: int | None = None,
     target: Mapping[str, int] | None = None,
 ) -> dict[str, Offset]:
-    """Where the next batch ends; not behind ``target``. A store that ``before`` does not know
-    is read from its beginning. What one store leaves of ``most_bytes`` the others may take; the one that has most left comes last."""
+    """Return where the next batch ends, at ``target`` at the latest.
+
+    A store without an offset in ``before`` is read from its earliest record. Stores share ``most_bytes``: those with
+    least to read come first, and the others use the remainder.
+    """
     begin = {
         name: end_of(before[name]) if name in before else follower.first(EARLIEST)
         for name, follower in followers.items()
     }
     lasts = {name: last_of(before.get(name)) for name in followers}
-    spans = _shared_out(followers, begin, lasts, most_bytes, target)
+    spans = _share_limit(followers, begin, lasts, most_bytes, target)
     found = dict(before)
     for name, span in spans.items():
         last = followers[name].last_in(span, lasts[name] if span.begin == begin[name] else None)
@@ -215,7 +226,7 @@ def next_offsets(
     return found
 
 
-def _shared_out(
+def _share_limit(
     followers: Mapping[str, Follower],
     begin: Mapping[str, int],
     lasts: Mapping[str, Last | None],
@@ -227,21 +238,23 @@ def _shared_out(
         reach = {name: Span(a, max(a, min(b, target[name]))) for name, (a, b) in reach.items()}
     if most_bytes is None or len(reach) == 1:
         return reach
-    left, found = most_bytes, {}
+    remaining, found = most_bytes, {}
     for number, name in enumerate(sorted(reach, key=lambda name: reach[name].end - reach[name].begin)):
-        share = max(left // (len(reach) - number), 1)
+        share = max(remaining // (len(reach) - number), 1)
         span = reach[name]
         if span.end - span.begin > share:
-            less = followers[name].reach(span.begin, share, lasts[name] if span.begin == begin[name] else None)
-            span = less if less.begin != span.begin else Span(span.begin, min(less.end, span.end))
+            shorter = followers[name].reach(span.begin, share, lasts[name] if span.begin == begin[name] else None)
+            span = shorter if shorter.begin != span.begin else Span(span.begin, min(shorter.end, span.end))
         found[name] = span
-        left -= span.end - span.begin
+        remaining -= span.end - span.begin
     return found
 
 
 def refuse_changed(options: SourceOptions, followers: Mapping[str, Follower], before: Offsets, after: Offsets) -> None:
-    """Raise StoreError where a batch that was planned by another run would not be read as it was meant to be: Spark commits it
-    before it asks how far the logs go, and never comes back to it."""
+    """Raise StoreError where a batch that another run planned would be read otherwise than planned.
+
+    Spark commits that batch before it asks how far the logs reach, and never reads it again.
+    """
     for name, span in spans_between(before, after).items():
         if name in followers:
             followers[name].check(span, last_of(before.get(name)), last_of(after[name]))
@@ -253,8 +266,10 @@ def refuse_changed(options: SourceOptions, followers: Mapping[str, Follower], be
 
 
 def stream_readings(options: SourceOptions, before: Offsets, after: Offsets) -> list[Reading]:
-    """What lies between two offsets, in splits. The same two give the same rows whenever they are asked for. Raises FailedError
-    where it is not all there and the loss of data is to fail."""
+    """Return the splits between two offsets; the same two always give the same rows.
+
+    Raises FailedError if data is missing and ``failOnDataLoss`` is set.
+    """
     spans = spans_between(before, after)
     return [
         reading

@@ -1,4 +1,4 @@
-"""Rows of the source: what an executor gives for a split, as Arrow batches of the export's own tables."""
+"""Read the rows of a split on an executor, as Arrow batches of the export's own tables."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _ROWS_AT_ONCE: Final = 10_000
-_NEEDED_TO_JUDGE: Final = ("phy_offset", "crc", "body_decoded")
+_CHECKED_COLUMNS: Final = ("phy_offset", "crc", "body_decoded")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an executor needs to read one split; goes between machines.
+    """The data that an executor needs to read one split; goes between machines.
 
-    ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the end of a log to which nobody writes.
-    ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
-    ``goes_on``: it is known that records follow behind that end. ``may_be_gone``: segments that have expired since the planning are
-    passed over. ``landmarks``: by which the log is known.
+    * ``start_phy_offset``, ``end_phy_offset``: the bounds of the whole query, not of this split; None for the end of
+      a log that no broker writes.
+    * ``tail_told``: damage at that end belongs to the quarantine as the log's torn tail, since no broker is writing
+      it.
+    * ``goes_on``: records are known to follow that end.
+    * ``may_be_gone``: segments that have expired since the planning are skipped.
+    * ``landmarks``: records by which the log is recognised.
     """
 
     store: str
@@ -60,21 +63,21 @@ class Reading:
 
 
 def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The messages that begin in the split and are wanted, in log order. Raises StoreError.
+    """Yield the wanted messages that start in the split, in log order. Raises StoreError.
 
-    A bad checksum or a body that cannot be decompressed is marked (PERMISSIVE), left out (DROPMALFORMED) or an error (FAILFAST), and
-    with FAILFAST so is what is no record between two of them.
+    A bad checksum or a body that cannot be decompressed is marked (PERMISSIVE), left out (DROPMALFORMED) or an error
+    (FAILFAST). With FAILFAST, bytes between two records that are no record are an error too.
     """
-    _say_if_slow()
+    _warn_if_slow()
     columns = reading.columns or tuple(schema.MESSAGES.names)
-    decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
+    decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_CHECKED_COLUMNS) - set(columns)))
     with _opened(reading) as store:
         if reading.mode == "FAILFAST":
             _refuse_damage(store, reading)
         may_be_short = reading.may_be_gone or not reading.goes_on
         for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone, may_be_short=may_be_short):
             for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):
-                rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading)
+                rows = batch.rows if reading.mode == "PERMISSIVE" else _good_rows(batch.rows, reading)
                 if len(rows):
                     yield rows.select(list(columns))
 
@@ -86,14 +89,14 @@ def _opened(reading: Reading) -> Iterator[Store]:
         yield store
 
 
-def _say_if_slow() -> None:
-    """Warn in the executor's log where the compiled kernel is missing."""
+def _warn_if_slow() -> None:
+    """Warn in the executor's log if the compiled kernel is missing."""
     if not is_native():
         warnings.warn("no compiled kernel here: its Python twin does the work, many times slower", stacklevel=2)
 
 
 def _refuse_damage(store: Store, reading: Reading) -> None:
-    """Raise FailedError where a message follows damage, a hole or zeros, in the split or behind it."""
+    """Raise FailedError where a message follows damage, a hole or zeros, in the split or after it."""
     damage: int | None = None
     for is_message, found in _ranges(store, reading):
         if is_message and damage is not None:
@@ -101,12 +104,12 @@ def _refuse_damage(store: Store, reading: Reading) -> None:
         if found is not None and damage is None and not (reading.may_be_gone and found.kind == FrameKind.HOLE):
             damage = found.phy_offset
     else:
-        if damage is None or not (reading.goes_on or _goes_on(store, reading)):
+        if damage is None or not (reading.goes_on or _is_followed(store, reading)):
             return
     raise _failed_fast("the log is damaged", reading, damage)
 
 
-def _judged(rows: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
+def _good_rows(rows: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
     good = pc.and_(pc.equal(rows.column("crc"), "ok"), rows.column("body_decoded"))
     if pc.all(good).as_py():
         return rows
@@ -128,7 +131,7 @@ def _failed_fast(what: str, reading: Reading, phy_offset: int) -> FailedError:
 
 
 def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Rows of the quarantine: what lies in the split, whose segments are whole, and is no record. Raises StoreError."""
+    """Yield rows of the quarantine for a split of whole segments. Raises StoreError."""
     with _opened(reading) as store:
         rows: list[tuple[Range, str]] = []
         held: list[Range] = []
@@ -142,7 +145,11 @@ def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
                 yield _quarantine_of(reading, rows)
                 rows = []
         if held:
-            rows += inside(held) if reading.goes_on or _goes_on(store, reading) else _tail(held, told=reading.tail_told)
+            rows += (
+                inside(held)
+                if reading.goes_on or _is_followed(store, reading)
+                else _tail(held, is_torn=reading.tail_told)
+            )
         if rows:
             yield _quarantine_of(reading, rows)
 
@@ -152,16 +159,18 @@ def _quarantine_of(reading: Reading, rows: list[tuple[Range, str]]) -> pa.Record
     return batch if reading.columns is None else batch.select(list(reading.columns))
 
 
-def _tail(held: Sequence[Range], *, told: bool) -> list[tuple[Range, str]]:
-    """What is at the log's end: left-overs and missing files count; zeros do not; damage is the torn tail."""
+def _tail(held: Sequence[Range], *, is_torn: bool) -> list[tuple[Range, str]]:
+    """Return the ranges at the log's end that count: stale records, missing files, and damage if ``is_torn``."""
     rows = inside(found for found in held if found.kind in (FrameKind.STALE, FrameKind.HOLE))
-    torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE] if told else []
+    torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE] if is_torn else []
     return sorted([*rows, *torn], key=lambda row: row[0].phy_offset)
 
 
 def _ranges(store: Store, reading: Reading) -> Iterator[tuple[bool, Range | None]]:
-    """Messages (True, None) and ranges in log order, cut to what was asked for. A hole goes with the segment in front of it,
-    if that is read."""
+    """Yield messages (True, None) and ranges in log order, cut to the query's bounds.
+
+    A hole belongs to the split of the segment before it, if that is read.
+    """
     log, split = store.log, reading.split
     is_first = not any(
         nominal_end(log, segment) > reading.start_phy_offset and segment.phy_offset < split.start_phy_offset
@@ -175,7 +184,7 @@ def _ranges(store: Store, reading: Reading) -> Iterator[tuple[bool, Range | None
         following = log.following(segment)
         if following is not None:
             yield from _hole(end, following.phy_offset, reading)
-    if is_first:  # no segment is there
+    if is_first:  # no segment exists
         yield from _hole(split.start_phy_offset, split.stop_phy_offset, reading)
 
 
@@ -201,6 +210,6 @@ def _hole(start: int, end: int, reading: Reading) -> Iterator[tuple[bool, Range 
         yield False, Range(FrameKind.HOLE, FrameCode.OK, start, end - start, "")
 
 
-def _goes_on(store: Store, reading: Reading) -> bool:
-    """Whether a message follows behind the split in the log, be it asked for or not."""
+def _is_followed(store: Store, reading: Reading) -> bool:
+    """Return True if any message follows the split in the log, wanted or not."""
     return has_message_after(store, reading.split.stop_phy_offset)

@@ -1,12 +1,16 @@
-"""How far a stream may go in a log that a broker is writing: nothing is left out for good, and nothing is taken twice.
+"""Decide how far a stream may read a live log, so that it reads each record once.
 
-A broker appends; so whatever is followed by something newer is complete. Everything in front of a segment that has been
-begun is. In the segment at work a record is complete when the next one's head stands behind it. The newest record
-is taken when its checksum is right and its bytes have been the same for a while (its properties have no checksum).
+A broker appends, so data that newer data follows is complete. These are settled:
 
-In the segment at work, what is no record is the tail, and the stream waits there, even where whole records follow: a broker
-that has cut its log leaves old records behind the tail, and writes over them later. Only where a queue has an entry for one of those,
-the log goes on. Once the segment is full and the next one begun, damage in it is gone around as everywhere.
+* everything before a segment that has data;
+* in the segment at work, a record after which the next record's head is stored;
+* the newest record, once its checksum is right and its bytes have been the same for a while (its properties have no
+  checksum).
+
+In the segment at work, bytes that are no record are the tail, and the stream waits there even if whole records
+follow: a broker that has cut its log leaves old records after the tail and overwrites them later. The stream
+continues only if a queue has an entry for one of those records. Once the segment is full and the next one has data,
+damage in it is passed as everywhere.
 """
 
 from __future__ import annotations
@@ -44,14 +48,14 @@ from store_core.scan.log import nominal_end
 from store_core.storage.sequence import Gap, Segment, SegmentSequence
 from store_core.storage.store import Store
 
-_STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
+_STEP_BYTES: Final = 16 << 20  # one step of the walk at the tail
 _LOOK_BEHIND_EVERY_S: Final = 60.0
-_LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
+_LOOKS_AT_THE_END: Final = 3  # damage and the newest record after it each need a quiet time
 
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest record when it was first seen as it is now."""
+    """The newest record, and since when its bytes are the same."""
 
     phy_offset: int
     digest: int
@@ -60,7 +64,7 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Stuck:
-    """Where the chain ends, since when, when somebody last looked whether the log goes on behind it, and where it does."""
+    """A place where the chain ends: since when, the last search after it, and where the chain continues."""
 
     since_s: float
     looked_s: float | None = None
@@ -68,8 +72,10 @@ class _Stuck:
 
 
 class Follower:
-    """Follows the log of one store. Keeps between calls only what it saw at the tail. ``passes_holes``: where segments are
-    missing in front of others, as they may be where data may be lost, or where somebody is to be told of them."""
+    """Follows the log of one store; between calls it keeps only the state of the tail.
+
+    ``passes_holes``: read on after missing segments, as where data may be lost or the reader reports holes.
+    """
 
     def __init__(
         self,
@@ -83,39 +89,41 @@ class Follower:
         self._named, self._quiet_s, self._clock = named, quiet_ms / 1000, clock
         self._fail, self._passes_holes = fail_on_data_loss, passes_holes or not fail_on_data_loss
         self._newest: _Newest | None = None
-        self._stuck: dict[int, _Stuck] = {}  # by offset
-        self._lasts: dict[int, Last | None] = {}  # by an offset that does not tell it: the last message in front of it
-        self._lasts_in: dict[Span, Last | None] = {}  # of the newest batch
-        self._led_to: set[Last] = set()  # messages that the chain leads to, and no queue has, or not yet
+        self._stuck_places: dict[int, _Stuck] = {}  # by offset
+        self._last_before_offset: dict[int, Last | None] = {}  # by an offset that does not contain it
+        self._last_in_span: dict[Span, Last | None] = {}  # for the newest batch
+        self._messages_led_to: set[Last] = set()  # messages on the chain without a queue entry
         self._is_checked = False
-        self._empty_at: int | None = None  # where the stream stood when the log was empty
-        self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
+        self._empty_at: int | None = None  # the stream's offset when the log was empty
+        self.waits = False  # the last answer may change after a quiet time without any write
 
     def first(self, starting: Start) -> int:
-        """Where a stream without a checkpoint begins: a place where a frame starts, or the log's end. Raises StoreError, for an
-        offset in front of the log's begin too if the loss of data is to fail."""
+        """Return where a stream without a checkpoint starts: a frame's start or the log's end.
+
+        Raises StoreError, also for an offset before the log's start if data loss is to fail.
+        """
         with self._open() as store:
             if starting == EARLIEST:
                 return store.log.min_phy_offset
             if starting == LATEST:
                 return self._reach(store, last_begun(store.log), None)
-            at = max(int(starting), begin := store.log.min_phy_offset)
+            at = max(int(starting), log_start := store.log.min_phy_offset)
             if at != int(starting) and self._fail:
                 raise FailedError(
-                    f"the stream is to begin at {starting}, and the log of {self._named.name} begins at {begin}",
+                    f"the stream is to begin at {starting}, and the log of {self._named.name} begins at {log_start}",
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
                 )
-            log, begun = store.log, last_begun(store.log)
+            log, at_work = store.log, last_begun(store.log)
             if not log.segments:
                 return at
-            # What is made ahead of the segment at work is still to be written to, and so is the rest of that one.
-            segment = log.find(min(at, begun))
+            # The broker will still write to the segment at work and to the files made ahead.
+            segment = log.find(min(at, at_work))
             if segment is None or segment.phy_offset == at:
                 return at
             found = boundary_from(store, segment, segment.phy_offset, at)
-            if found is None and segment.phy_offset == begun:
-                end = self._reach(store, begun, None)
+            if found is None and segment.phy_offset == at_work:
+                end = self._reach(store, at_work, None)
                 raise UsageError(
                     f"the stream is to begin at {starting}, and the log of {self._named.name} ends at {end}",
                     path=str(self._named.settings.root),
@@ -124,54 +132,63 @@ class Follower:
             return nominal_end(log, segment) if found is None else found
 
     def reach(self, start: int, most_bytes: int | None = None, last: Last | None = None) -> Span:
-        """A batch behind ``start``, of at least one record if there is any, and about ``most_bytes`` at most. It begins elsewhere only
-        where data was lost that may be. ``last``: what was the last message in front of it.
+        """Return the next batch after ``start``: at least one record if there is any, and about ``most_bytes`` at
+        most.
 
-        Raises FailedError where data between two batches is lost and that is to fail, StoreError where the store cannot be read.
+        It starts elsewhere only where data was lost and may be. ``last``: the last message before ``start``, as the
+        checkpoint has it.
+
+        Raises:
+            FailedError: data between two batches is lost, and that is to fail.
+            StoreError: the store cannot be read.
         """
         span, is_sure = self._look(start, most_bytes, last)
         if not is_sure:
-            time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
+            time.sleep(self._quiet_s)  # a listing taken while files come and go may lack an existing one
             span, is_sure = self._look(start, most_bytes, last)
             if not is_sure and not self._passes_holes:
                 raise data_lost(self._named, span.begin, MISSING, BRING_BACK)
         return span
 
     def _look(self, start: int, most_bytes: int | None, last: Last | None) -> tuple[Span, bool]:
-        """A batch, and whether nothing is missing that a second look may find."""
+        """Return a batch, and True if nothing is missing that a second look may find."""
         with self._open() as store:
             begin = self._checked(store, start, last)
             end = max(begin, self._reach(store, begin, None if most_bytes is None else begin + most_bytes))
             if begin != start or last is None:
-                known = self._lasts.get(begin) or self._last_before(store, begin, 0)
-                self._lasts = {begin: known}
+                known = self._last_before_offset.get(begin) or self._last_before(store, begin, 0)
+                self._last_before_offset = {begin: known}
             if begin < end:
-                self._lasts_in = {Span(begin, end): self._last_before(store, end, begin)}
-            self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= begin}
+                self._last_in_span = {Span(begin, end): self._last_before(store, end, begin)}
+            self._stuck_places = {at: stuck for at, stuck in self._stuck_places.items() if at >= begin}
             gap = self._gap(store.log, begin)
             is_stopped = gap is not None and (begin == end or gap.phy_offset < end)
             return Span(begin, end), begin == start and not is_stopped
 
     def last_in(self, span: Span, before: Last | None) -> Last | None:
-        """The last message in front of the end of a batch, by which the log is known again; ``before``: in front of its begin. None
-        where there is none in its segment."""
-        before = self._lasts.get(span.begin) if before is None else before
+        """Return the last message before a batch's end, by which the log is recognised later.
+
+        ``before``: the last message before its start. None without one in the segment.
+        """
+        before = self._last_before_offset.get(span.begin) if before is None else before
         if span.begin == span.end:
             return before
-        if span not in self._lasts_in:  # else found when it was reached
+        if span not in self._last_in_span:  # else ``reach`` has found it
             with self._open() as store:
-                self._lasts_in = {span: self._last_before(store, span.end, span.begin)}
-        return self._lasts_in[span] or before
+                self._last_in_span = {span: self._last_before(store, span.end, span.begin)}
+        return self._last_in_span[span] or before
 
     def check(self, span: Span, *lasts: Last | None) -> None:
-        """Whether the log is still the one of which a batch was made. Raises FailedError where it is not, if the loss of data is to
-        fail, and StoreError where the store cannot be read."""
+        """Check that the log is still the one of which a batch was made.
+
+        Raises FailedError if it is not and data loss is to fail, StoreError if the store cannot be read.
+        """
         with self._open() as store:
             for at, last in zip(span, lasts or (None, None), strict=True):
                 self._known_again(store, at, last)
 
     def end_now(self) -> int:
-        """How far the log goes now. What is at its end is given the time to show that it stays as it is."""
+        """Return the present end of the log, after giving its last record time to prove that it stays the same."""
         end = self.first(LATEST)
         for _ in range(_LOOKS_AT_THE_END):
             if not self.waits:
@@ -186,9 +203,12 @@ class Follower:
     # -- data that is lost ---------------------------------------------------------------------------------------
 
     def _checked(self, store: Store, start: int, last: Last | None) -> int:
-        """``start``, or where to go on instead of it. The first call looks whether a frame ends there, later ones only whether the
-        last message in front of it is still there: without one that is known, or where it has expired, they do as the first."""
-        last = self._lasts.get(start) if last is None else last
+        """Return ``start``, or where to continue instead of it.
+
+        The first call checks that a frame ends there. Later calls only check that the last message before it is still
+        stored; without a known message, or if it has expired, they repeat the first check.
+        """
+        last = self._last_before_offset.get(start) if last is None else last
         if self._empty_at is not None and store.log.segments:
             is_same = self._holds(store, last) if last is not None else self._proven(store, start) == start
             if start == self._empty_at and not is_same:
@@ -205,7 +225,7 @@ class Follower:
         return self._after_cut(store, start) if is_cut else found
 
     def _after_cut(self, store: Store, start: int) -> int:
-        """Where to go on where the last message is none of the log's any more: what stands behind the tail is none either."""
+        """Return where to continue after a cut: records after the tail are part of the log no more."""
         self._lost("the log was cut in front of it since", start)
         at_work = store.log.find(last_begun(store.log))
         if at_work is None or start <= at_work.phy_offset:
@@ -213,7 +233,7 @@ class Follower:
         return min(start, self._end_of_frames(store, at_work))
 
     def _holds(self, store: Store, last: Last | None) -> bool:
-        """Whether a message is still there, and one of the log's; it may have been damaged or mended since."""
+        """Return True if a message is still stored and part of the log, even if damaged or repaired since."""
         if last is None or not _is_known(store.log, last):
             return False
         if not still_holds(store.log, last.proof) and _record_at(store.log, last.phy_offset) != (
@@ -222,31 +242,31 @@ class Follower:
         ):
             return False
         if is_in_its_queue(store, last.proof):
-            self._led_to.discard(last)  # whoever takes it out of there has cut the log
+            self._messages_led_to.discard(last)  # if its entry goes later, the log was cut
             return True
-        if last not in self._led_to:
+        if last not in self._messages_led_to:
             if not is_led_to(store, last.phy_offset):
                 return False
-            self._led_to.add(last)
+            self._messages_led_to.add(last)
         return True
 
     def _last_before(self, store: Store, end: int, begin: int) -> Last | None:
-        """The last message in front of an offset, if it is in the same segment; frames start at ``begin``."""
+        """Return the last message before an offset, if it is in the same segment; frames start at ``begin``."""
         segment = store.log.find(end - 1)
         if segment is None:
             return None
         found = last_message(store, segment, max(segment.phy_offset, end - NEAR_BYTES), end)
-        has_entry = found is not None and is_in_its_queue(store, found)  # else it may stand in another one's body
+        has_entry = found is not None and is_in_its_queue(store, found)  # else it may be inside another message's body
         if not has_entry:
             found = last_message(store, segment, max(segment.phy_offset, begin), end)
         if found is None:
             return None
         last = Last(*found, read_store_timestamp_ms(store.log, found.phy_offset) or 0)
-        self._led_to = self._led_to if has_entry else {last}
+        self._messages_led_to = self._messages_led_to if has_entry else {last}
         return last
 
     def _proven(self, store: Store, start: int) -> int:
-        """``start`` if a frame ends there and all that is in front of it is there, else where to go on."""
+        """Return ``start`` if a frame ends there and all before it is stored, else where to continue."""
         log = store.log
         if start < log.min_phy_offset:
             self._lost(f"the log begins at {log.min_phy_offset}; what lay between is gone", start)
@@ -254,11 +274,11 @@ class Follower:
         if not log.segments:
             if start:
                 self._lost("the log is empty", start)
-            self._empty_at = start  # which proves no cut: its disk may be away
+            self._empty_at = start  # this proves no cut: the disk may be unmounted
             return start
         at_work = log.find(last_begun(log)) or log.segments[-1]
         if start >= (end := nominal_end(log, at_work)):
-            # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
+            # Nothing is stored there yet, so everything before it must be: a blank may lead to its segment's end.
             if start > end or not ends_a_frame(store, at_work, start):
                 self._lost("the log ends in front of it: it was cut, or is another one", start)
                 return min(start, self._end_of_frames(store, at_work))
@@ -281,7 +301,7 @@ class Follower:
         return start
 
     def _end_of_frames(self, store: Store, segment: Segment) -> int:
-        """Where the segment at work ends now: behind its last whole record."""
+        """Return the end of the last whole record in the segment at work."""
         at = segment.phy_offset
         for frames in self._frames(store, segment, at, at_once=True):
             if frames is None:
@@ -311,7 +331,7 @@ class Follower:
             if end <= at:
                 continue
             if segment.phy_offset > max(at, begun):
-                return at  # made ahead of one that is missing
+                return at  # a file made ahead, after a missing one
             at = max(at, segment.phy_offset)
             if until is not None and at > until and at > start:
                 return at
@@ -329,18 +349,18 @@ class Follower:
         return at
 
     def _gap(self, log: SegmentSequence, start: int) -> Gap | None:
-        """The first stretch behind an offset where a file, or the end of one, is missing in front of what is there."""
+        """Return the first gap after an offset: a missing file, or a missing end of one, before stored data."""
         begun = last_begun(log)
         return next(
             (gap for gap in log.gaps() if gap.phy_offset + gap.size_bytes > start and gap.phy_offset < begun), None
         )
 
     def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
-        """As far as the segment at work is settled."""
+        """Return how far the segment at work is settled."""
         at = settled = start
         newest: tuple[int, int] | None = None  # offset and size of a record that nothing follows yet
         for frames in self._frames(store, segment, start):
-            if frames is None:  # the chain has come to an end at ``at``, and goes on behind it
+            if frames is None:  # the chain ended at ``at``, and continues after damage
                 settled, newest = at, None
                 continue
             starts, ends, is_blank = frames
@@ -357,8 +377,11 @@ class Follower:
     def _frames(
         self, store: Store, segment: Segment, at: int, *, at_once: bool = False
     ) -> Iterator[tuple[Ints, Ints, bool] | None]:
-        """Starts and ends of frames that follow each other, a step at a time, and whether the last one is a blank; None
-        where what lies between is certain to be damage. Ends at the tail; ``at_once``: without waiting for what may be it."""
+        """Yield starts and ends of consecutive frames, a step at a time, and whether the last one is a blank.
+
+        Yields None where the bytes between are certain to be damage. Ends at the tail; ``at_once``: without waiting
+        for what may be the tail.
+        """
         end = nominal_end(store.log, segment)
         has_gone_on = at_once
         while at < end:
@@ -369,15 +392,15 @@ class Follower:
                 at = int(ends[-1])
                 yield starts, ends, is_blank
             if is_broken or not len(starts):
-                behind = self._known_after(store, segment, at, at_once=has_gone_on)
-                if behind is None:
+                next_frame = self._known_after(store, segment, at, at_once=has_gone_on)
+                if next_frame is None:
                     return
                 has_gone_on = True
                 yield None
-                at = behind
+                at = next_frame
 
     def _is_followed(self, store: Store, at: int) -> bool:
-        """Whether the head of the next record stands at the newest one's end, though perhaps no more of it."""
+        """Return True if at least the head of the next record is stored at the newest record's end."""
         raw = store.log.read(at, HEAD.size_bytes)
         if len(raw) < HEAD.size_bytes:
             return False
@@ -396,10 +419,12 @@ class Follower:
         return quiet
 
     def _known_after(self, store: Store, segment: Segment, at: int, *, at_once: bool) -> int | None:
-        """Where the first frame behind what is none at ``at`` starts, if a queue knows a record there. ``at_once``: the log is
-        known to go on behind another such place in front of it, so that nothing has to be waited for."""
+        """Return the start of the first frame after ``at``, if a queue has an entry for a record there.
+
+        ``at_once``: the log is known to continue after such a place at a lower offset, so no wait is needed.
+        """
         now = self._clock()
-        stuck = self._stuck.setdefault(at, _Stuck(now))
+        stuck = self._stuck_places.setdefault(at, _Stuck(now))
         if stuck.looked_s is not None and now - stuck.looked_s < _LOOK_BEHIND_EVERY_S:
             return stuck.goes_on_at
         if not at_once and now - stuck.since_s < self._quiet_s:
@@ -408,18 +433,18 @@ class Follower:
         stuck.looked_s, stuck.goes_on_at = now, None
         if not has_known_message(store, segment, at):
             return None
-        # The first look may have met a record half written: with newer ones behind it, it is whole by now.
+        # The first look may have met a half-written record, which is whole once newer ones follow.
         stuck.goes_on_at = first_frame(store, segment, at)
         return stuck.goes_on_at
 
 
 def _is_known(log: SegmentSequence, last: Last | None) -> bool:
-    """Whether there is a message that a log can be asked for: its segment is there."""
+    """Return True if there is a message to compare and its segment exists."""
     return last is not None and log.find(last.phy_offset) is not None
 
 
 def _record_at(log: SegmentSequence, phy_offset: int) -> tuple[int, int | None]:
-    """Length and store time of the record at an offset."""
+    """Return length and store time of the record at an offset."""
     data = log.read(phy_offset, PREFIX.size_bytes)
     size = PREFIX.read(data)["size_bytes"] if len(data) == PREFIX.size_bytes else 0
     return size, read_store_timestamp_ms(log, phy_offset)

@@ -1,9 +1,9 @@
-"""The walk of a reader of the source: the frames of a split, exactly those that a walk over the whole segment finds.
+"""Walk the frames of a split for the source: exactly those that a walk over the whole segment finds.
 
-Nobody compares a reader's frames with its neighbours' afterwards, as an export does, and no bytes around a border prove
-where the frames lie: a body may hold records, and a blank far in front may cover everything. So a reader follows the chain from
-a place that is certain, its segment's start or where a stream's last batch ended. It takes no column and no checksum from
-what lies in front of its split, which makes that a small part of the work.
+No later step compares a reader's frames with its neighbours', as an export does, and the bytes around a border do not
+prove where frames start: a body may hold records, and a blank far before may cover everything. So a reader follows
+the chain from a certain place, its segment's start or the end of a stream's last batch. Before its split it reads no
+column and no checksum, which makes that a small part of the work.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 _MOST_SPLITS: Final = 1 << 17  # tasks of one query; Spark's driver holds each of them
-_SMALL_SPLIT_BYTES: Final = 64 << 10  # nobody means more than some of these: 64 is 64m without its m
+_SMALL_SPLIT_BYTES: Final = 64 << 10  # many smaller splits are a mistake, such as 64 for 64m
 _MOST_SMALL_SPLITS: Final = 1000
 FULL: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSplit:
-    """[start, stop) of a log, in bytes; a frame starts at ``certain``, or would, and it is not behind ``start``."""
+    """The range [start, stop) of a log, in bytes. A frame starts at ``certain``, or would; it is not after ``start``."""
 
     certain_phy_offset: int
     start_phy_offset: int
@@ -38,14 +38,14 @@ class SourceSplit:
 
 
 def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, certain: int = 0) -> list[SourceSplit]:
-    """Splits of about ``size_bytes`` that cover [start, stop) of the log, in log order, from directory listings alone.
-    Raises UsageError where they would be too many for anybody.
+    """Plan splits of about ``size_bytes`` that cover [start, stop) of the log, from directory listings alone.
 
-    ``certain``: where frames are known to start, besides at the segments' starts; not behind ``start``.
+    The splits are in log order. ``certain``: an offset where a frame starts besides the segments' starts; not after
+    ``start``. Raises UsageError for too many splits.
     """
     splits: list[SourceSplit] = []
-    most = _MOST_SMALL_SPLITS if size_bytes < _SMALL_SPLIT_BYTES else _MOST_SPLITS
-    room = 0  # of the last split, for more whole segments
+    max_splits = _MOST_SMALL_SPLITS if size_bytes < _SMALL_SPLIT_BYTES else _MOST_SPLITS
+    room = 0  # bytes of the last split that are free for more whole segments
     for segment in log.segments:
         first = max(segment.phy_offset, start)
         last = nominal_end(log, segment) if stop is None else min(nominal_end(log, segment), stop)
@@ -56,7 +56,7 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
             room -= last - first
             continue
         count = -(-(last - first) // size_bytes)
-        if len(splits) + count > most:
+        if len(splits) + count > max_splits:
             raise UsageError(f"splits of {size_bytes} bytes are too many", to_do="give a larger splitSize, such as 64m")
         borders = [first + (last - first) * i // count for i in range(count + 1)]
         at = max(segment.phy_offset, certain)
@@ -68,9 +68,14 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
 def tables_of(
     store: Store, split: SourceSplit, *, may_be_gone: bool = False, may_be_short: bool = True
 ) -> Iterator[FrameTable]:
-    """The messages with their first byte in a split, with what lies around them; a table is valid until the next one is
-    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more or was cut; or unless it
-    ``may_be_short`` lacks its end though others follow it."""
+    """Yield tables of the messages with their first byte in a split, and of the ranges around them.
+
+    A table is valid until the next one is taken. Raises FailedError:
+
+    * where a segment is unreadable;
+    * where one is gone or was cut, unless ``may_be_gone``;
+    * where one that others follow lacks its end, unless ``may_be_short``.
+    """
     covered, log = split.start_phy_offset, store.log
     for segment, end in segments_of(log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
         first = max(segment.phy_offset, split.start_phy_offset)
@@ -97,7 +102,7 @@ def tables_of(
 
 def _tables(store: Store, segment: Segment, certain: int, first: int, stop: int) -> Iterator[FrameTable]:
     at = chained_end(store, segment, certain, first) if certain < first else first
-    if at is None:  # damage goes over the border: where it ends depends on what it began with
+    if at is None:  # damage crosses the border: its end depends on its start
         at = certain
     if at < stop:
         yield from scan_segment(store, segment, FULL, at, stop, chained=True)

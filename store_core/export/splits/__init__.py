@@ -1,1 +1,1 @@
-"""Pieces of a log side by side: planning them, doing one, proving that they join."""
+"""Split a log into pieces that tasks walk at the same time, and prove that the pieces join."""

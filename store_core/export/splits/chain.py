@@ -1,7 +1,7 @@
-"""The chain of frames in a segment: where it leads, and whether it leads to a place where somebody has been before.
+"""Follow the chain of frames in a segment, and check that it leads to a place that was read before.
 
-A broker that comes up behind a crash cuts its log and writes on, and leaves old bytes behind what it writes. So whole records may
-stand where they always stood, and be none of the log any more: a blank covers them, or they come behind the tail.
+After a crash a broker cuts its log and writes on, but leaves old bytes after what it writes. So whole records may
+still be stored at their old places and be part of the log no more: a blank covers them, or they come after the tail.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from store_core.storage.store import Store
 
 HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 FRAMES: Final = ScanOptions(check_crc=False, properties=False)
-NEAR_BYTES: Final = 64 << 10  # so far away records are looked for first
+NEAR_BYTES: Final = 64 << 10  # the range in which records are searched first
 _MOST_LOOKED_UP: Final = 64
 _MOST_DAMAGE: Final = 64
 
 
 def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int | None:
-    """Where the last frame that starts in [certain, stop) of a segment ends; None where damage follows it."""
+    """Return the end of the last frame that starts in [certain, stop) of a segment; None where damage follows it."""
     end: int | None = certain
     for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
         end = int(table.phy_offset[-1] + table.size_bytes[-1]) if is_frame(table)[-1] else None
@@ -39,7 +39,7 @@ def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int 
 
 
 def is_in_its_queue(store: Store, proof: Proof) -> bool:
-    """Whether a message has its entry in a queue."""
+    """Return True if a message has its entry in a queue."""
     segment = store.log.find(proof.phy_offset)
     if segment is None:
         return False
@@ -48,14 +48,17 @@ def is_in_its_queue(store: Store, proof: Proof) -> bool:
 
 
 def is_led_to(store: Store, phy_offset: int) -> bool:
-    """Whether the chain of a segment leads to an offset, over damage too, and over what cannot be read; in the segment at work not over
-    damage where all that is behind it was left by a cut."""
+    """Return True if the chain of frames in a segment leads to an offset.
+
+    The chain may cross damage and unreadable ranges. In the segment at work it must not cross damage after which
+    everything was left by a cut.
+    """
     segment = store.log.find(phy_offset)
     if segment is None:
         return False
     is_at_work = segment.phy_offset == last_begun(store.log)
     end: int | None = segment.phy_offset
-    damage: deque[int] = deque(maxlen=_MOST_DAMAGE)  # where a cut was, what it has left is not far behind
+    damage: deque[int] = deque(maxlen=_MOST_DAMAGE)  # the remnants of a cut follow it closely
     try:
         for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
             frames = is_frame(table)
@@ -69,13 +72,16 @@ def is_led_to(store: Store, phy_offset: int) -> bool:
 
 
 def has_known_message(store: Store, segment: Segment, at: int) -> bool:
-    """Whether a queue has an entry for one of the next messages behind an offset."""
+    """Return True if a queue has an entry for one of the next messages after an offset."""
     return any(has_entry(store, table, row) for table, row in _next_messages(store, segment, at))
 
 
 def _is_remnant_of_cut(store: Store, segment: Segment, at: int) -> bool:
-    """Whether queues have the last message in front of an offset and none of the next ones behind it, though those have queues, too.
-    Queues that lack what is in front, or are not there, cannot tell."""
+    """Return True if a queue has the last message before an offset, but no queue has the next ones.
+
+    At least one of the next messages must have a queue. Queues that are missing, or lack the message before, prove
+    nothing.
+    """
     before = last_message(store, segment, max(segment.phy_offset, at - NEAR_BYTES), at)
     if before is None or not is_in_its_queue(store, before):
         return False
@@ -90,7 +96,10 @@ def _is_remnant_of_cut(store: Store, segment: Segment, at: int) -> bool:
 
 
 def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proof | None:
-    """The last message that ends at an offset or in front of it; frames start at ``certain``, or it is looked where they do."""
+    """Return the last message that ends at or before an offset, or None.
+
+    Frames start at ``certain``; else the scan searches for the first one.
+    """
     found: tuple[Proof, ...] = ()
     for table in scan_segment(store, segment, FRAMES, certain, end):
         messages = np.flatnonzero(table.messages & (table.phy_offset + table.size_bytes <= end))
@@ -99,16 +108,16 @@ def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proo
 
 
 def _next_messages(store: Store, segment: Segment, at: int) -> Iterator[tuple[FrameTable, int]]:
-    left = _MOST_LOOKED_UP
+    room = _MOST_LOOKED_UP
     options = replace(FRAMES, window_size_bytes=NEAR_BYTES, read_ahead=False)
     for table in scan_segment(store, segment, options, at, chained=True):
-        rows = np.flatnonzero(table.messages)[:left].tolist()
+        rows = np.flatnonzero(table.messages)[:room].tolist()
         yield from ((table, row) for row in rows)
-        left -= len(rows)
-        if not left:
+        room -= len(rows)
+        if not room:
             return
 
 
 def is_frame(table: FrameTable) -> Ints:
-    """Which rows are messages or blanks."""
+    """Return a mask of the rows that are messages or blanks."""
     return np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))

@@ -1,4 +1,4 @@
-"""Walks over a split that write nothing: they count, and what they count adds up (``export.survey``)."""
+"""Count records or statistics in a split without writing anything; ``export.statistics`` adds up the counts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
 What = Literal["records", "stats"]
-_EVERYWHERE: Final = 1 << 63  # all of a log lies in front of it
+_EVERYWHERE: Final = 1 << 63  # higher than any offset of a log
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask(Task):
-    """As an export's, but nothing is written: ``what`` is counted."""
+    """A task that counts ``what`` in one split and writes nothing."""
 
     what: What = "records"
 
@@ -36,8 +36,11 @@ class SurveyTask(Task):
 
 @dataclass(slots=True)
 class SurveyPiece(Piece):
-    """The outcome of a survey of one split. ``records`` and ``bad``: messages, and those of them with a wrong checksum, by the
-    segment's file, relative to the store root; ``stats`` where they were asked for."""
+    """The counts of one split.
+
+    ``records`` counts messages, ``bad`` those with a wrong checksum, by the segment's file relative to the store
+    root. ``stats`` is set where statistics were asked for.
+    """
 
     records: Counter[str] = field(default_factory=Counter)
     bad: Counter[str] = field(default_factory=Counter)
@@ -52,11 +55,11 @@ class Nowhere:
         raise AssertionError(f"a survey writes {path}")
 
     def remove(self, staged: str) -> None:
-        """There is nothing."""
+        """Do nothing: no file was staged."""
 
 
 class _SurveyWork(SplitWork):
-    """One split on its way through the tables of the scan. Nothing goes on from it, so a last record that may change is looked at."""
+    """The count of one split. No later run continues after it, so a last record that may still change is counted."""
 
     def __init__(self, task: SurveyTask) -> None:
         super().__init__(task, _EVERYWHERE)
@@ -73,7 +76,7 @@ class _SurveyWork(SplitWork):
             self._stats.add(table, rows[~tombstones(table, rows)] if len(rows) else rows)
 
     def take_ranges(self, ranges: Sequence[Range]) -> None:
-        """They are findings; nothing else is made of them."""
+        """Do nothing: the ranges are findings already."""
 
     def finished(self) -> SurveyPiece:
         super().finished()

@@ -1,4 +1,4 @@
-"""Notes about finished splits: what a rerun needs in order not to do them again, and how it knows that it is the same split."""
+"""Write and read notes about finished splits, so that a rerun can recognise and reuse them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kept = TypeVar("Kept")
 
 _HEAD: Final = b"rmqctl note 5\n"
 _CHECKSUM_SIZE_BYTES: Final = 4
-# All that a piece is made of. A note is read from where results are written, so it may name nothing else.
+# All classes that a piece contains. Others may write to the destination of notes, so a note may name no other class.
 _KNOWN: Final = frozenset(
     (
         "store_core.export.splits.split_task.Piece",
@@ -44,10 +44,10 @@ _KNOWN: Final = frozenset(
 
 
 def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages") -> list[str]:
-    """For each of some tasks that differ by what they read alone, a fingerprint of all that its outcome depends on: what is
-    asked for, and the files that it reads.
+    """Return a fingerprint for each task of its request and the files that it reads.
 
-    ``what``: is made of them. Changed files are told by length and times, the one that nobody can set included.
+    The outcome depends on nothing else. The tasks differ only in their ranges; ``what`` names the kind of result.
+    Changed files are recognised by length and times, including the change time, which no program can set.
     """
     if not tasks:
         return []
@@ -62,48 +62,48 @@ def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages
             "layout": asdict(tasks[0].layout),
         }
     )
-    seen: dict[int, list[Any]] = {}  # by offset: a segment lies in several splits
+    identities: dict[int, list[Any]] = {}  # by offset: several splits share a segment
     keys: list[str] = []
     for task in tasks:
-        asked = [task.split] if task.led is None else [task.led, task.split]
-        read = [segment for split in asked for segment, _ in segments_of(log, split)]
+        ranges = [task.split] if task.led is None else [task.led, task.split]
+        read = [segment for split in ranges for segment, _ in segments_of(log, split)]
         for segment in read:
-            if segment.phy_offset not in seen:
-                seen[segment.phy_offset] = identity_of(segment)
-        keys.append(digest([common, *map(asdict, asked), [seen[segment.phy_offset] for segment in read]]))
+            if segment.phy_offset not in identities:
+                identities[segment.phy_offset] = identity_of(segment)
+        keys.append(digest([common, *map(asdict, ranges), [identities[segment.phy_offset] for segment in read]]))
     return keys
 
 
 def digest(told: Any) -> str:
-    """A fingerprint of what JSON can tell, or dataclasses as dictionaries."""
+    """Return a fingerprint of JSON values, or of dataclasses as dictionaries."""
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
 
 
 def plan_fingerprint(keys: Iterable[str]) -> str:
-    """A fingerprint of a whole plan from those of its tasks, in order, and of what else it depends on."""
+    """Return a fingerprint of a whole plan from those of its tasks, in order, and of its other inputs."""
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
 
 
 def note_of(piece: object) -> bytes:
-    """A piece as bytes that show whether they are whole."""
+    """Encode a piece as bytes with a checksum."""
     data = pickle.dumps(piece)
     return _HEAD + crc32c(data).to_bytes(_CHECKSUM_SIZE_BYTES, "big") + data
 
 
 def piece_of(note: bytes, kind: type[Kept]) -> Kept | None:
-    """The piece of a note, which is of some kind; None for bytes that are none of that kind."""
+    """Decode the piece of a note; None for bytes that are damaged or hold another class than ``kind``."""
     data = note[len(_HEAD) + _CHECKSUM_SIZE_BYTES :]
     checksum = note[len(_HEAD) : len(_HEAD) + _CHECKSUM_SIZE_BYTES]
     if not note.startswith(_HEAD) or checksum != crc32c(data).to_bytes(_CHECKSUM_SIZE_BYTES, "big"):
         return None
-    with suppress(Exception):  # whatever else may be wrong with foreign bytes
+    with suppress(Exception):  # foreign bytes may raise any error
         found = _Unpickler(io.BytesIO(data)).load()
         return found if type(found) is kind else None
     return None
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes pieces and nothing else."""
+    """Loads pieces and refuses every other class."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in _KNOWN:
@@ -112,12 +112,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def identity_of(segment: Segment) -> list[Any]:
-    """What tells a file of a sequence from what it may be changed to."""
+    """Return the values by which a changed file of a sequence is recognised: offset, length and times."""
     return [segment.phy_offset, segment.size_bytes, segment.mtime_ns, *file_identity(segment.path)]
 
 
 def file_identity(path: Path) -> list[Any]:
-    """What tells a file from what it may be changed to: name, length and times, the one that nobody can set included."""
+    """Return name, length and times of a file; its change time cannot be set by a program."""
     with suppress(OSError):
         found = path.stat()
         return [path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns]

@@ -1,6 +1,6 @@
-"""Pieces of a log that tasks can take side by side, planned from directory listings alone.
+"""Plan splits of a log that tasks can walk at the same time, from directory listings alone.
 
-A record belongs to the split that holds its first byte. A split is whole segments, or a stretch inside one segment.
+A record belongs to the split that holds its first byte. A split is whole segments, or a range inside one segment.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 SPLIT_SIZE_BYTES: Final = 256 << 20
 EXPORT_ANEW: Final = "export it anew, with --overwrite or to another place"
-# A walk that starts so far in front of an offset has met a frame's end before it, unless there is none.
+# A walk that starts this far before an offset has met a frame's end before it, unless there is none.
 _RUN_UP_BYTES: Final = MAX_RECORD_SIZE_BYTES + (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """[start, stop) of a log. ``exact``: a frame starts at ``start``, or would; else the walk has to find one there."""
+    """The range [start, stop) of a log. ``exact``: a frame starts at ``start``, or would; else the walk searches for
+    one.
+    """
 
     start_phy_offset: int
     stop_phy_offset: int
@@ -44,11 +46,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All that a worker needs to export one split; goes between processes and machines.
+    """The data that a worker needs to export one split; goes between processes and machines.
 
-    ``stem`` begins its file names; ``place`` is where they are written. ``live``: a broker may be writing to the log.
-    ``landmarks``: by which it is known. ``led``: the way to the message that was exported last, from its segment's start: frames
-    must still lead there before anything is taken from behind it.
+    * ``stem`` starts its file names; ``place`` is where they are written.
+    * ``live``: a broker may be writing to the log.
+    * ``landmarks``: records by which another machine recognises the log.
+    * ``led``: the range from its segment's start to the message that was exported last. Frames must still lead there
+      before anything after it is exported.
     """
 
     store: str
@@ -67,7 +71,7 @@ class Task:
         return self.split.size_bytes + (self.led.size_bytes if self.led is not None else 0)
 
     def run(self) -> Piece:
-        """Do it, wherever this is called. Raises StoreError."""
+        """Do the task in this process. Raises StoreError."""
         from store_core.export.splits.split_task import run_task  # it knows tasks
 
         return run_task(self)
@@ -75,7 +79,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The splits of one segment, or of several whole ones; they join each other. ``hole``: missing bytes in front."""
+    """Adjacent splits of one segment, or of several whole ones. ``hole``: offset and size of missing bytes before
+    them.
+    """
 
     end_phy_offset: int
     splits: tuple[Split, ...]
@@ -90,10 +96,11 @@ def plan_splits(
     *,
     is_proven: bool = False,
 ) -> list[SegmentPlan]:
-    """Splits of about ``size_bytes`` that cover the records with their first byte in [start, stop), in log order.
+    """Plan splits of about ``size_bytes`` that cover the records with their first byte in [start, stop), in log
+    order.
 
-    A start inside a segment is approached from some way in front of it; what is found there is not to be kept. Not if it
-    ``is_proven`` that a frame ends there.
+    Unless a frame is proven to end at ``start`` (``is_proven``), the first split of a segment starts some way before
+    it, to find a frame. The caller drops the frames before ``start``.
     """
     plans: list[SegmentPlan] = []
     packed: list[Segment] = []
@@ -121,7 +128,7 @@ def plan_splits(
 
 
 def segments_of(log: SegmentSequence, split: Split) -> Iterator[tuple[Segment, int]]:
-    """The segments a split lies in, each with its end."""
+    """Yield the segments that a split touches, each with its end."""
     segments = log.segments
     place = max(bisect_right(segments, split.start_phy_offset, key=lambda segment: segment.phy_offset) - 1, 0)
     while place < len(segments) and segments[place].phy_offset < split.stop_phy_offset:
@@ -152,9 +159,13 @@ def _whole(packed: Sequence[Segment], log: SegmentSequence, stop: int | None) ->
 
 def _cut(segment: Segment, end: int, start: int, stop: int | None, size_bytes: int, is_proven: bool) -> SegmentPlan:
     end = end if stop is None else min(end, stop)
-    begin = max(segment.phy_offset, start if is_proven else start - _RUN_UP_BYTES)
-    count = max(1, -(-(end - max(begin, start)) // size_bytes))
-    bounds = [begin, *(max(begin, start) + (end - max(begin, start)) * i // count for i in range(1, count)), end]
-    # The first one is taken as it is: it starts where its segment does, or only serves to meet a frame before ``start``.
+    run_up_start = max(segment.phy_offset, start if is_proven else start - _RUN_UP_BYTES)
+    count = max(1, -(-(end - max(run_up_start, start)) // size_bytes))
+    bounds = [
+        run_up_start,
+        *(max(run_up_start, start) + (end - max(run_up_start, start)) * i // count for i in range(1, count)),
+        end,
+    ]
+    # The first split starts where its segment does, or only serves to find a frame before ``start``.
     exact = {segment.phy_offset, *((start,) if is_proven else ())}
     return SegmentPlan(end, tuple(Split(a, b, exact=a in exact) for a, b in pairwise(bounds)))

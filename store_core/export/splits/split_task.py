@@ -1,4 +1,4 @@
-"""What a task does: walk one split, write its rows, and say what is needed to join it with its neighbours."""
+"""Walk one split, write its rows, and return a piece that can be joined with its neighbours."""
 
 from __future__ import annotations
 
@@ -37,39 +37,42 @@ from store_core.storage.store import Store
 def unreadable_stretches(
     log: SegmentSequence, segment: Segment, file: str, error: UnreadableError, stop: int
 ) -> list[Range]:
-    """As ``refused_stretches``, as ranges of a segment's ``file``."""
+    """Return the ranges of ``refused_stretches`` as ranges of a segment's ``file``."""
     return [Range(*row[:4], file) for row in refused_stretches(log, segment, error, stop)]
 
 
 class WindowsUpTo(Windows):
-    """Windows over what lies in front of an offset, as if the file ended there."""
+    """Windows that end at an offset, as if the file ended there."""
 
     def __init__(self, log: SegmentSequence, size_bytes: int, end_phy_offset: int) -> None:
         super().__init__(log, size_bytes)
         self._end_phy_offset = end_phy_offset
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """As ``Windows.window``."""
+        """Return the bytes as ``Windows.window`` does, cut at the end offset."""
         return super().window(phy_offset, max(min(size_bytes, self._end_phy_offset - phy_offset), 0))
 
 
-# One thread reads and walks: another one that reads ahead costs a tenth of an export's processor time (measured), most of it
-# in handing windows from one processor's cache to the other's, and tasks that run side by side have no processor to spare.
+# One thread reads and walks: parallel tasks leave no processor for reading ahead, which moves each window between caches.
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False, read_ahead=False)
 _RANGES_AT_ONCE: Final = 10_000
-_MOST_REFUSED: Final = 10_000  # stretches of a split that cannot be read: a disk that fails so often is beyond us
+_MAX_REFUSED_RANGES: Final = 10_000  # unreadable ranges of a split; with more, the task fails
 
 
 @dataclass(slots=True)
 class Piece:
     """The outcome of one split. Frames are records and blanks; offsets are bytes in the log.
 
-    ``first_phy_offset``: where the first frame starts, None without frames; ``next_phy_offset``: where the last one ends.
-    ``head`` and ``tail``: what is no frame in front of the first and behind the last message. ``found``: findings
-    between these two. ``ran_over``: what is no frame goes on behind the split. ``bodies``: findings about bodies, the first of them; ``bodies_beyond``: how many more.
-    ``proof``: the last message, and a blank behind it. ``withheld``: a last message that may still change is left out.
-    ``refused``: something in it could not be read, which may be otherwise the next time. ``lacking``: from where to where no file was
-    seen that has it.
+    * ``first_phy_offset``: the start of the first frame, None without frames; ``next_phy_offset``: the end of the
+      last one.
+    * ``head`` and ``tail``: ranges without frames before the first and after the last message.
+    * ``found``: findings between these two.
+    * ``ran_over``: a range without frames continues after the split.
+    * ``bodies``: the first findings about bodies; ``bodies_beyond``: how many more there are.
+    * ``proof``: the last message, and a blank after it.
+    * ``withheld``: a last message that may still change is left out.
+    * ``refused``: a range was unreadable, and may be readable the next time.
+    * ``lacking``: ranges for which the task saw no file.
     """
 
     split: Split
@@ -92,12 +95,12 @@ class Piece:
 
     @property
     def is_final(self) -> bool:
-        """Whether the same task would come to the same again."""
+        """True if a repeated task would give the same result."""
         return not (self.withheld or self.refused or self.lacking)
 
 
 def run_task(task: Task) -> Piece:
-    """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
+    """Export one split to the task's place. Raises StoreError, and then leaves no file."""
     if task.led is not None:
         _assert_led(task, task.led)
     piece = run_work(lambda settled: SplitWork(task, settled), task.settings)
@@ -118,8 +121,11 @@ def _assert_led(task: Task, way: Split) -> None:
 
 
 def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
-    """Have a split walked by some work, which is made anew where a record had been taken for the last too early, and
-    where it turns out that a stretch of the log cannot be read."""
+    """Walk a split, and start again with new work when needed.
+
+    That is when the log grew after a record was taken for its last, and when a range of the log turns out to be
+    unreadable.
+    """
     keep_freed_memory()
     settled = 0
     refused: list[Range] = []
@@ -129,19 +135,19 @@ def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
             with Store.open(settings.root, settings) as store:
                 work.walk_split(store, refused)
             return work.finished()
-        except _WentOn as more:
+        except _LogGrew as grown:
             work.abort()
-            settled = more.phy_offset
+            settled = grown.phy_offset
         except _RefusedError as error:
             work.abort()
-            refused = _with_more(refused, error)
+            refused = _with_new_refused(refused, error)
         except BaseException:
             work.abort()
             raise
 
 
-class _WentOn(Exception):
-    """The writer has gone on: everything in front of an offset is settled, and has to be read anew."""
+class _LogGrew(Exception):
+    """The broker has appended: everything before ``phy_offset`` is settled, and must be read again."""
 
     def __init__(self, phy_offset: int) -> None:
         super().__init__(phy_offset)
@@ -149,29 +155,29 @@ class _WentOn(Exception):
 
 
 class _RefusedError(Exception):
-    """Some stretches cannot be read; ``why`` is what was said of the first."""
+    """Some ranges are unreadable; ``why`` is the first read error."""
 
     def __init__(self, stretches: list[Range], why: UnreadableError) -> None:
         super().__init__(str(why))
         self.stretches, self.why = stretches, why
 
 
-def _with_more(refused: list[Range], error: _RefusedError) -> list[Range]:
-    """Stretches that cannot be read with those that were found now. Raises where the disk says something else each time."""
-    known = {found for one in error.stretches for found in refused if _touch(one, found)}
-    if known or len(refused) > _MOST_REFUSED:
+def _with_new_refused(refused: list[Range], error: _RefusedError) -> list[Range]:
+    """Add newly found unreadable ranges. Raises the read error if they overlap known ones, or there are too many."""
+    repeated = {known_range for new in error.stretches for known_range in refused if _touch(new, known_range)}
+    if repeated or len(refused) > _MAX_REFUSED_RANGES:
         raise error.why
-    return sorted([*refused, *error.stretches], key=lambda found: found.phy_offset)
+    return sorted([*refused, *error.stretches], key=lambda known_range: known_range.phy_offset)
 
 
-def _touch(one: Range, other: Range) -> bool:
-    return one.phy_offset < other.end_phy_offset and other.phy_offset < one.end_phy_offset
+def _touch(first: Range, second: Range) -> bool:
+    return first.phy_offset < second.end_phy_offset and second.phy_offset < first.end_phy_offset
 
 
 class SplitWork:
-    """One split on its way through the tables of the scan. In front of ``settled`` nothing is withheld.
+    """The walk over one split. No message before ``settled`` is withheld.
 
-    What becomes of messages and of ranges among them is for ``take`` and ``take_ranges`` to say.
+    Subclasses override ``take`` and ``take_ranges`` to use messages, and the ranges between them, in another way.
     """
 
     def __init__(self, task: Task, settled: int) -> None:
@@ -181,13 +187,16 @@ class SplitWork:
         self._keep_from = task.wanted.from_phy_offset or 0
         self._messages = MessageWriter(task.place, task.store, task.stem, task.layout, task.split.size_bytes)
         self._quarantine: PartWriter | None = None
-        self._since: list[Range] = []  # what is no frame, since the last message
-        self._inside: list[Range] = []
-        self._behind: list[Proof] = []  # what was read behind the last message: the end of the log, if nothing follows
+        self._pending_ranges: list[Range] = []  # ranges without frames since the last message
+        self._inner_ranges: list[Range] = []
+        self._read_after_last: list[Proof] = []  # bytes that were read after the last message
 
     def walk_split(self, store: Store, refused: Sequence[Range] = ()) -> None:
-        """Take in all segments of the split; what has been removed since it was planned is a hole, and so is what is
-        ``refused``: stretches that cannot be read, in log order."""
+        """Walk all segments of the split.
+
+        Segments that were removed since the planning count as holes, and so do the unreadable ranges ``refused``, in
+        log order.
+        """
         refuse_another_log(store, self._task.landmarks)
         split = self._task.split
         at = split.start_phy_offset
@@ -205,7 +214,7 @@ class SplitWork:
         self._add_hole(at, split.stop_phy_offset)
 
     def _walk_segment(self, store: Store, segment: Segment, at: int, stop: int, refused: Sequence[Range]) -> None:
-        """Take in what of a segment can be read, up to ``stop``; what stands in front of a refused stretch ends there."""
+        """Walk the readable parts of a segment up to ``stop``; a frame must end before the next unreadable range."""
         is_chained, file = self._task.split.exact, store.relative(segment.path)
         for found in refused:
             if at < min(found.phy_offset, stop):
@@ -232,27 +241,27 @@ class SplitWork:
         start = max(found.phy_offset, self._task.split.start_phy_offset, self._keep_from)
         end = min(found.end_phy_offset, stop)
         if start < end:
-            self._since.append(found._replace(phy_offset=start, size_bytes=end - start))
+            self._pending_ranges.append(found._replace(phy_offset=start, size_bytes=end - start))
 
     def _add_hole(self, start: int, end: int) -> None:
         start = max(start, self._keep_from)
         if start < end:
             self._piece.lacking.append((start, end))
-            self._since.append(Range(FrameKind.HOLE, FrameCode.OK, start, end - start, ""))
+            self._pending_ranges.append(Range(FrameKind.HOLE, FrameCode.OK, start, end - start, ""))
 
     def _settled_tables(
         self, tables: Iterator[FrameTable], log: SegmentSequence, segment: Segment
     ) -> Iterator[FrameTable]:
-        """The tables of a log that somebody writes to, up to the last record that cannot change any more."""
+        """Yield the tables of a live log, up to the last record that cannot change any more."""
         may_change = not is_followed(log, segment)
         for table in tables:
             messages = np.flatnonzero(table.messages)
             last = int(messages[-1]) if len(messages) else -1
             at = int(table.phy_offset[last])
             if last >= 0:
-                if self._piece.withheld or not all(still_holds(log, read) for read in self._behind):
-                    raise _WentOn(at)
-                self._behind.clear()
+                if self._piece.withheld or not all(still_holds(log, read) for read in self._read_after_last):
+                    raise _LogGrew(at)
+                self._read_after_last.clear()
             if not may_change:
                 yield table
                 continue
@@ -260,17 +269,17 @@ class SplitWork:
             if last >= 0 and at >= self._settled:
                 self._piece.withheld = not is_settled(log, table, last)
                 stop -= self._piece.withheld
-                if stop and not still_holds(log, as_read(table, 0, stop)):  # half of it was read, the rest is there now
-                    raise _WentOn(int(table.phy_offset[stop - 1]) + 1)
+                if stop and not still_holds(log, as_read(table, 0, stop)):  # the broker wrote the rest after the read
+                    raise _LogGrew(int(table.phy_offset[stop - 1]) + 1)
             if not self._piece.withheld:
                 if last + 1 < len(table):
-                    self._behind.append(as_read(table, last + 1, len(table)))
+                    self._read_after_last.append(as_read(table, last + 1, len(table)))
                 yield table
             elif stop:
-                yield _rows(table, 0, stop)
+                yield _slice_of(table, 0, stop)
 
     def _walk(self, tables: Iterator[FrameTable], file: str, stop: int) -> None:
-        """Take in the tables of one segment; ranges are cut at ``stop``."""
+        """Take the tables of one segment; ranges are cut at ``stop``."""
         for table in tables:
             if not table.kind.any() and table.phy_offset[0] >= self._keep_from:
                 self._take_in_plain(table, file)
@@ -283,13 +292,13 @@ class SplitWork:
                 self._add_ranges(table, is_range, 0, first, file, stop)
                 self._close_ranges()
                 self._piece.has_messages = True
-                self._add_messages(_rows(table, first, last + 1), is_range[first : last + 1], file)
+                self._add_messages(_slice_of(table, first, last + 1), is_range[first : last + 1], file)
                 self._add_ranges(table, is_range, last + 1, len(table), file, stop)
             else:
                 self._add_ranges(table, is_range, 0, len(table), file, stop)
 
     def _take_in_plain(self, table: FrameTable, file: str) -> None:
-        """As ``_walk`` a table of nothing but messages, as most are: quicker."""
+        """Take a table of messages only, as most are. It is quicker than the general case of ``_walk``."""
         self._note_frames(table, np.array([0, len(table) - 1]))
         self._close_ranges()
         self._piece.has_messages = True
@@ -300,9 +309,9 @@ class SplitWork:
         self._flush_inside()
         piece = self._piece
         if piece.has_messages:
-            piece.tail = self._since
+            piece.tail = self._pending_ranges
         else:
-            piece.head = self._since
+            piece.head = self._pending_ranges
         piece.parts = self._messages.close()
         if self._quarantine is not None:
             piece.parts.append(self._quarantine.close())
@@ -314,10 +323,13 @@ class SplitWork:
             self._quarantine.abort()
 
     def _note_frames(self, table: FrameTable, rows: Ints) -> None:
-        """``rows``: those that are frames, or of messages alone the first and the last one."""
+        """Count the bytes walked and note first frame, last frame and proof.
+
+        ``rows``: the rows of frames; in a table of messages only, the first and the last row.
+        """
         piece = self._piece
         size_bytes = int(table.size_bytes[table.kind != FrameKind.HOLE].sum())
-        for row in np.flatnonzero(table.kind == FrameKind.ZEROS):  # told as far as they go, which nobody reads here
+        for row in np.flatnonzero(table.kind == FrameKind.ZEROS):  # zeros may reach past the split, unread
             end = int(table.phy_offset[row] + table.size_bytes[row])
             size_bytes -= max(end - self._task.split.stop_phy_offset, 0)
         piece.walked_bytes += size_bytes
@@ -339,32 +351,32 @@ class SplitWork:
             if start < end:
                 if table.kind[row] == FrameKind.HOLE:
                     self._piece.lacking.append((start, end))
-                self._since.append(Range(int(table.kind[row]), int(table.code[row]), start, end - start, file))
+                self._pending_ranges.append(Range(int(table.kind[row]), int(table.code[row]), start, end - start, file))
 
     def _close_ranges(self) -> None:
-        """A message follows: what has been collected lies in front of the first one, or between two."""
+        """File the collected ranges when a message follows: before the first message, or between two."""
         if not self._piece.has_messages:
-            self._piece.head = self._since
+            self._piece.head = self._pending_ranges
         else:
-            for found in self._since:
+            for found in self._pending_ranges:
                 self._piece.found.add(range_as_table(found), found.file)
-            self._inside += self._since
-        self._since = []
+            self._inner_ranges += self._pending_ranges
+        self._pending_ranges = []
 
     def _add_messages(self, table: FrameTable, is_range: NDArray[np.bool_], file: str) -> None:
-        """Rows from a message to a message, with what lies between them."""
+        """Take rows that start and end with a message, and the ranges between."""
         self._piece.found.add(table, file)
         for row in np.flatnonzero(is_range):
             kind, code, at, size = (
                 int(column[row]) for column in (table.kind, table.code, table.phy_offset, table.size_bytes)
             )
-            self._inside.append(Range(kind, code, at, size, file))
-        if len(self._inside) > _RANGES_AT_ONCE:
+            self._inner_ranges.append(Range(kind, code, at, size, file))
+        if len(self._inner_ranges) > _RANGES_AT_ONCE:
             self._flush_inside()
         self.take(table, np.flatnonzero(self._task.wanted.rows(table)), file)
 
     def take(self, table: FrameTable, rows: Ints, file: str) -> None:
-        """Wanted messages, in log order: row numbers of a table."""
+        """Write wanted messages, in log order; ``rows`` are row numbers of a table."""
         for found in self._messages.write(table, rows):
             if len(self._piece.bodies) < MOST_FINDINGS_PER_CODE:
                 self._piece.bodies.append(replace(found, file=file))
@@ -373,12 +385,12 @@ class SplitWork:
         self._piece.rows += len(rows)
 
     def _flush_inside(self) -> None:
-        if self._inside:
-            self.take_ranges(self._inside)
-            self._inside = []
+        if self._inner_ranges:
+            self.take_ranges(self._inner_ranges)
+            self._inner_ranges = []
 
     def take_ranges(self, ranges: Sequence[Range]) -> None:
-        """What lies among messages and is no frame, in log order."""
+        """Write ranges without frames between messages to the quarantine, in log order."""
         if self._quarantine is None:
             name = f"{self._task.stem}-{ranges[0].phy_offset:020d}.parquet"
             self._quarantine = PartWriter(self._task.place, "quarantine", self._task.store, name)
@@ -386,15 +398,15 @@ class SplitWork:
 
 
 def range_as_table(found: Range) -> FrameTable:
-    """A range as the scan gives it."""
+    """Return a range as a table of one row, as the scan would."""
     values: dict[str, Any] = {**found._asdict(), "topic_id": -1}
     columns: dict[str, Any] = {name: np.array([values.get(name, 0)], np.int64) for name in ROW_COLUMNS}
     empty = np.zeros(0, np.int64)
     return FrameTable(memoryview(b""), found.phy_offset, (), **columns, key_row=empty, key_hash=empty)
 
 
-def _rows(table: FrameTable, first: int, last: int) -> FrameTable:
-    """Some rows of a table, in a row."""
+def _slice_of(table: FrameTable, first: int, last: int) -> FrameTable:
+    """Return consecutive rows of a table."""
     if first == 0 and last == len(table):
         return table
     columns = {name: getattr(table, name)[first:last] for name in ROW_COLUMNS}

@@ -1,9 +1,14 @@
-"""The end of a log that somebody writes to: which record is whole, and how to know again where one has been.
+"""Decide which record at the end of a live log is whole, and recognise a log later.
 
-A broker copies a record into a mapped file, so that its end may lag behind its beginning. A record is settled once the
-next one's header is there, for brokers write one after the other; the newest one is if its checksum is right, nothing of
-it is still zero that never is, and it has stayed the same for a while. What was read of it before it was settled may be
-half of it: it counts only if the log still holds the same, read again.
+A broker copies a record into a mapped file, so its end may be written after its start. Two kinds of record are
+settled:
+
+* a record after which the next header is stored, since brokers write one record after the other;
+* the newest record, if its checksum is right, no byte that is never zero is still zero, and it stays the same for a
+  while.
+
+Bytes read before a record was settled may be half of it: they count only if the log still holds the same when read
+again.
 """
 
 from __future__ import annotations
@@ -29,9 +34,11 @@ _LOOKS: Final = 2
 
 
 def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
-    """Whether a message, the last one of its table, can no longer change. May take ``QUIET_SECONDS`` a few times."""
+    """Return True if a message, the last one of its table, can no longer change. May take ``QUIET_SECONDS`` a few
+    times.
+    """
     at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
-    if _begins_a_frame(log.read(at + size, record.PREFIX.size_bytes)):
+    if _starts_a_frame(log.read(at + size, record.PREFIX.size_bytes)):
         return True
     if table.code[row] == FrameCode.BAD_CRC or 0 in table.topic(row) or 0 in table.properties(row):
         return False
@@ -44,7 +51,7 @@ def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
 
 
 def as_read(table: FrameTable, first: int, stop: int) -> Proof:
-    """What was read of some rows of a table that follow each other, as far as its window goes."""
+    """Return a proof of the bytes that were read of consecutive rows, as far as the table's window reaches."""
     start = int(table.phy_offset[first])
     end = int(table.phy_offset[stop - 1] + table.size_bytes[stop - 1])
     size = max(min(end, table.window_phy_offset + len(table.window)) - start, 0)
@@ -52,7 +59,7 @@ def as_read(table: FrameTable, first: int, stop: int) -> Proof:
 
 
 def last_begun(log: SegmentSequence) -> int:
-    """Start of the segment at work: the last one in which something is written. Brokers make files ahead, full of zeros."""
+    """Return the start of the segment at work: the last one with any data. Brokers make files ahead, full of zeros."""
     for segment in reversed(log.segments):
         if any(log.read(segment.phy_offset, record.PREFIX.size_bytes)):
             return segment.phy_offset
@@ -60,12 +67,15 @@ def last_begun(log: SegmentSequence) -> int:
 
 
 def is_followed(log: SegmentSequence, segment: Segment) -> bool:
-    """Whether records stand behind a segment: then nobody writes to it any more."""
-    return _begins_a_frame(log.read(segment.end_phy_offset, record.PREFIX.size_bytes))
+    """Return True if records follow a segment: then no broker writes to it any more."""
+    return _starts_a_frame(log.read(segment.end_phy_offset, record.PREFIX.size_bytes))
 
 
 def proof_of(table: FrameTable, frames: Ints, before: tuple[Proof, ...]) -> tuple[Proof, ...]:
-    """The last message among some rows of a table, messages and blanks, and a blank behind it; ``before``: so far."""
+    """Return the last message among rows of messages and blanks, and a blank after it.
+
+    ``before`` is the result of earlier rows.
+    """
     messages = frames[table.kind[frames] == FrameKind.MESSAGE]
     found = before
     if len(messages):
@@ -79,19 +89,19 @@ def proof_of(table: FrameTable, frames: Ints, before: tuple[Proof, ...]) -> tupl
 
 
 def still_holds(log: SegmentSequence, proof: Proof) -> bool:
-    """Whether a log has the same bytes at the same place."""
+    """Return True if a log has the same bytes at the same place."""
     data = log.read(proof.phy_offset, proof.size_bytes)
     return len(data) == proof.size_bytes and crc32c(data) == proof.crc32c
 
 
 def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
-    """The first records of the oldest and of the newest segments that begin in [start, end), as far as they are there."""
+    """Return the first records of the oldest and the newest segments that start in [start, end)."""
     inside = [segment.phy_offset for segment in log.segments if start <= segment.phy_offset < end]
     found: list[Proof] = []
     for at in dict.fromkeys([*inside[:1], *inside[-NEWEST_BEGINS:]]):
         raw = log.read(at, record.PREFIX.size_bytes)
         if (
-            _begins_a_frame(raw)
+            _starts_a_frame(raw)
             and record.PREFIX.size_bytes
             < (size := record.PREFIX.read(raw)["size_bytes"])
             <= record.MAX_RECORD_SIZE_BYTES
@@ -101,22 +111,27 @@ def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
 
 
 def landmarks_of(store: Store) -> tuple[Proof, ...]:
-    """By what other machines know that the log they see is this one: the first records of some segments, as far as others follow
-    them. None of a log in an object store, which has one address for all."""
+    """Return the first records of some segments, by which other machines recognise this log.
+
+    Only records that another frame follows count. A log in an object store needs none: its address is the same for
+    all machines.
+    """
     if not is_remote(store.root):
         with suppress(UnreadableError):
             log = store.log.apart()
             found = begins_of(log, log.min_phy_offset, log.max_phy_offset)
-            return tuple(each for each in found if _begins_a_frame(log.read(*_behind(each))))
+            return tuple(proof for proof in found if _starts_a_frame(log.read(*_next_prefix(proof))))
     return ()
 
 
 def refuse_another_log(store: Store, landmarks: Sequence[Proof]) -> None:
-    """Raise FailedError where a log lacks a landmark, or is not there: rows of a log that nobody asked for would come instead of others,
-    or none. What has expired meanwhile is none."""
+    """Raise FailedError where a log is missing or lacks a landmark: the task would read a wrong log, or none.
+
+    A landmark that has expired meanwhile is no reason.
+    """
     if landmarks and not store.log.segments:
         raise unseen(store.root, landmarks[0].phy_offset)
-    log = store.log.apart()  # files are not kept open: one that goes is to be seen to have gone
+    log = store.log.apart()  # an open file would hide that it was removed
     for landmark in landmarks:
         with suppress(UnreadableError):
             if log.find(landmark.phy_offset) is not None and not still_holds(log, landmark):
@@ -129,7 +144,7 @@ def refuse_another_log(store: Store, landmarks: Sequence[Proof]) -> None:
 
 
 def unseen(path: Path, phy_offset: int) -> FailedError:
-    """For where a task has not seen what is there."""
+    """Return the error for a task that did not see a file which this machine has."""
     return FailedError(
         "a task did not see a file of the log, or not all of it",
         path=str(path),
@@ -138,29 +153,31 @@ def unseen(path: Path, phy_offset: int) -> FailedError:
     )
 
 
-def _behind(proof: Proof) -> tuple[int, int]:
-    """Where the frame behind a record begins that begins a segment, and the size of what tells that it is one."""
+def _next_prefix(proof: Proof) -> tuple[int, int]:
+    """Return offset and size of the prefix of the frame after a record."""
     return proof.phy_offset + proof.size_bytes, record.PREFIX.size_bytes
 
 
 def is_copy_of(log: SegmentSequence, proofs: Sequence[Proof], begins: Sequence[Proof]) -> bool:
-    """Whether a log has the record in which another one ended when it was exported, or the first one of a segment, as only
-    its copies have."""
-    has_a_begin = any(begin.phy_offset >= log.min_phy_offset and still_holds(log, begin) for begin in begins)
-    return has_a_begin or _holds_the_end_of(log, proofs)
+    """Return True if a log has the last exported record of another log, or a first record of its segments.
+
+    Only copies of the exported log have them.
+    """
+    has_first_record = any(proof.phy_offset >= log.min_phy_offset and still_holds(log, proof) for proof in begins)
+    return has_first_record or _holds_last_exported(log, proofs)
 
 
-def _holds_the_end_of(log: SegmentSequence, proofs: Sequence[Proof]) -> bool:
+def _holds_last_exported(log: SegmentSequence, proofs: Sequence[Proof]) -> bool:
     return any(proof.size_bytes > record.PREFIX.size_bytes for proof in proofs) and all(
         proof.phy_offset >= log.min_phy_offset and still_holds(log, proof) for proof in proofs
     )
 
 
-def _begins_a_frame(prefix: bytes) -> bool:
+def _starts_a_frame(prefix: bytes) -> bool:
     if len(prefix) < record.PREFIX.size_bytes:
         return False
-    told = record.PREFIX.read(prefix)
-    return told["size_bytes"] > 0 and told["magic"] in record.MAGICS
+    fields = record.PREFIX.read(prefix)
+    return fields["size_bytes"] > 0 and fields["magic"] in record.MAGICS
 
 
 def _bytes_at(table: FrameTable, phy_offset: int, size_bytes: int) -> bytes:

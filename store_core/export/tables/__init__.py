@@ -1,1 +1,1 @@
-"""What a store holds, table by table, as Arrow record batches: only the columns and rows that are asked for."""
+"""Read a store's tables as Arrow record batches: only the requested columns and rows."""

@@ -1,4 +1,4 @@
-"""The table of what a broker keeps of compacted topics, in logs of their own (store format, section 11.3)."""
+"""Read the table of compacted topics, which a broker keeps in logs of their own (store format, section 11.3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER: Final = Column(
     "folder", pa.string(), "folder of the queue's compacted log, from the store's root", repeats=True
 )
 _OWN_OFFSET: Final = "byte offset of the record in its folder's log; that in the commit log is not kept"
-# The offset message id, which a broker makes of the offset in the commit log, is not to be had any more.
+# A broker makes the offset message id from the offset in the commit log, which is lost.
 COMPACTION_COLUMNS: Final = (
     MESSAGE_COLUMNS[0],
     FOLDER,
@@ -35,12 +35,14 @@ COMPACTION_COLUMNS: Final = (
         if column.name != "offset_msg_id"
     ),
 )
-# A checksum of the properties, which takes in the offset, is that of the record in the commit log.
+# The checksum of the properties includes the offset, so it fits the record in the commit log only.
 _OPTIONS: Final = ScanOptions(check_crc=True, properties=False)
 
 
 class CompactionTable(StoresTable):
-    """Records of the compacted logs of some stores, by topic, queue and file. ``on_table`` is called as they are walked."""
+    """Records of the compacted logs of some stores, by topic, queue and file. ``on_table`` is called after each
+    window.
+    """
 
     columns: Sequence[Column] = COMPACTION_COLUMNS
 
@@ -63,15 +65,15 @@ class CompactionTable(StoresTable):
         columns: Sequence[str],
         where: Where | None = None,
     ) -> Batches:
-        """The records of one file. It is a log of its own: a file that a compaction wrote begins at 0, whatever follows it."""
+        """Yield the records of one file. It is a log of its own: a file that a compaction wrote starts at 0."""
         folder = store.relative(segment.path.parent)
         promise = (ds.field("store") == name) & (ds.field("folder") == folder)
         if where is not None and not where.possible([promise]):
             return
-        alone = store.log.alone(segment)
+        log = store.log.alone(segment)
         decoding = _Decoding(self, name, columns, where, folder)
-        with store.with_log(alone) as view:
-            findings = LogFindings(alone)
+        with store.with_log(log) as view:
+            findings = LogFindings(log)
             for table in scan_segment(view, segment, _OPTIONS):
                 self._on_table()
                 refuse_cut(segment, table)
@@ -79,11 +81,11 @@ class CompactionTable(StoresTable):
                 if len(rows := table.messages.nonzero()[0]):
                     yield from decoding.decoded(table, rows)
         found = findings.end(live=findings.may_be_torn and is_live(store.root).live)
-        self.tell(name, [_told(each, key) for each in found])
+        self.tell(name, [_as_compaction_finding(log_finding, key) for log_finding in found])
 
 
 class _Decoding(Decoding):
-    """As of the log, with the folder."""
+    """Decodes records as for the log, and adds the folder."""
 
     def __init__(self, table: StoresTable, name: str, columns: Sequence[str], where: Where | None, folder: str) -> None:
         super().__init__(table, name, columns, where)
@@ -96,8 +98,8 @@ class _Decoding(Decoding):
             yield batch.append_column(FOLDER.field, folders).select(list(names))
 
 
-def _told(found: Finding, key: QueueKey) -> Finding:
-    """A finding of a log as one of a compacted topic's, which nothing mends."""
+def _as_compaction_finding(found: Finding, key: QueueKey) -> Finding:
+    """Return a finding of a log as one of a compacted topic, which no command repairs."""
     if found.code == UNREADABLE:
         return found
     return finding(

@@ -1,4 +1,4 @@
-"""The tables of topics and of consumer groups, as a broker's configuration has them."""
+"""Read the tables of topics and of consumer groups from a broker's configuration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ GROUP_COLUMNS: Final = (
 
 
 class _ConfigTable(StoresTable, ABC):
-    """Entries of a configuration file, or of its .bak where a broker reads that. Raises FailedError where the configuration is in RocksDB."""
+    """Entries of a configuration file, or of its .bak where a broker reads that.
+
+    Raises FailedError where the configuration is in RocksDB.
+    """
 
     columns: Sequence[Column]
 
@@ -55,11 +58,11 @@ class _ConfigTable(StoresTable, ABC):
 
     @abstractmethod
     def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
-        """Return what is wrong with the file, and its entries as rows without ``store``."""
+        """Return the findings about the file, and its entries as rows without ``store``."""
 
 
 class TopicsTable(_ConfigTable):
-    """Topics of topics.json."""
+    """The topics of topics.json."""
 
     columns = TOPIC_COLUMNS
 
@@ -79,7 +82,7 @@ class TopicsTable(_ConfigTable):
 
 
 class GroupsTable(_ConfigTable):
-    """Groups of subscriptionGroup.json."""
+    """The groups of subscriptionGroup.json."""
 
     columns = GROUP_COLUMNS
 

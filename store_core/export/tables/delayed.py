@@ -1,4 +1,4 @@
-"""The table of messages that wait to be delivered: those of the delay levels and of the timer (store format 10.4)."""
+"""Read the table of messages that wait for delivery, by delay level or timer (store format 10.4)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ _LARGEST_QUEUE_ID: Final = str(paths.LARGEST_QUEUE_ID)
 
 
 class DelayedTable(QueuesTable):
-    """What waits in some stores, by the progress in delayOffset.json and timercheck. Raises FailedError where queues are in RocksDB."""
+    """Waiting messages of some stores, by the progress in delayOffset.json and timercheck.
+
+    Raises FailedError where queues are in RocksDB.
+    """
 
     columns: Sequence[Column] = DELAYED_COLUMNS
 
@@ -87,12 +90,12 @@ class DelayedTable(QueuesTable):
             "phy_offset": entry["phy_offset"],
             "level": queue.queue_id + 1 if is_level and queue.queue_id < paths.LARGEST_QUEUE_ID else None,
             "deliver_time": entry["deliver_time"] if is_level else microseconds(due_ms),
-            **_told(message),
+            **_columns_of_record(message),
         }
 
 
-def _told(message: Message | None) -> dict[str, Any]:
-    """What the record itself says."""
+def _columns_of_record(message: Message | None) -> dict[str, Any]:
+    """Return the columns that the record itself has."""
     if message is None:
         return {"keys": []}
     queue_id = message.properties.get(REAL_QID, "")

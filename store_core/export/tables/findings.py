@@ -1,4 +1,4 @@
-"""The table of findings: what ``check`` says of the whole store, found when the table is read."""
+"""Check whole stores when the table of findings is read."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ FINDING_COLUMNS: Final = (
 
 
 class FindingsTable(StoresTable):
-    """Findings of a check of the whole of each store, which is made once, when the first reading comes to it.
+    """Findings of a check of each store; the check runs once, at the first read.
 
-    Of a log that is read from several copies each copy is checked for itself, and files are named in full.
+    If a log is read from several copies, each copy is checked separately, and files have full names.
     """
 
     columns: Sequence[Column] = FINDING_COLUMNS
@@ -59,10 +59,12 @@ class FindingsTable(StoresTable):
     def _checked(self, store: Store) -> list[Finding]:
         if not store.settings.copies:
             return self._check(store)
-        found = [in_full(store.root, each) for each in differences(store, 0, store.log.max_phy_offset)]
+        found = [
+            in_full(store.root, store_finding) for store_finding in differences(store, 0, store.log.max_phy_offset)
+        ]
         for settings in apart(store.settings):
             with Store.open(settings.root, settings) as copy:
-                found += [in_full(settings.root, each) for each in self._check(copy)]
+                found += [in_full(settings.root, store_finding) for store_finding in self._check(copy)]
         return found
 
     def _check(self, store: Store) -> list[Finding]:
@@ -70,7 +72,7 @@ class FindingsTable(StoresTable):
 
 
 def in_full(root: Path, found: Finding) -> Finding:
-    """A finding that names its file in full, for where there are several stores."""
+    """Return a finding with the full name of its file, for commands on several stores."""
     if found.file is None or path_of(found.file).is_absolute():
         return found
     return replace(found, file=str(root / found.file))

@@ -1,4 +1,7 @@
-"""Files that go away, or are cut, while they are read: a broker removes what has expired, and folders in object stores can be deleted."""
+"""Report files that are removed or cut while they are read.
+
+A broker removes expired files, and folders in object stores can be deleted.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from store_core.storage.sequence import Segment
 
 
 def refuse_gone(path: Path) -> None:
-    """Raise FailedError if a file that was listed is not there any more: what it held would be missing without a word.
+    """Raise FailedError if a listed file is gone: its content would be missing without any message.
 
-    For where bytes are missing, since reading what is not there gives none.
+    Call it where bytes are missing, since a read of a missing file returns none.
     """
     if isinstance(path, RemotePath):
         path.parent.forget()
@@ -23,7 +26,7 @@ def refuse_gone(path: Path) -> None:
 
 
 def refuse_cut(segment: Segment, table: FrameTable) -> None:
-    """Raise FailedError if a table of a segment's scan ends with bytes that were there when the segment was listed."""
+    """Raise FailedError if a table of a segment's scan ends with bytes that were stored when the segment was listed."""
     if not len(table) or table.phy_offset[-1] >= segment.end_phy_offset:
         return
     if table.kind[-1] == FrameKind.HOLE and table.code[-1] == HoleCode.NO_FILE:

@@ -1,4 +1,4 @@
-"""The table of index entries: what every index file holds, in the order it was written (store format, section 7)."""
+"""Read the table of index entries, in the order in which each file was written (store format, section 7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MILLISECONDS: Final = 1000
 
 
 class IndexTable(StoresTable):
-    """Entries of all index files of some stores. Which topic and key an entry is of, only its record tells."""
+    """Entries of all index files of some stores. Only an entry's record shows its topic and key."""
 
     columns: Sequence[Column] = INDEX_COLUMNS
 
@@ -43,7 +43,7 @@ class IndexTable(StoresTable):
                     yield from self.of_file(name, file, columns, where)
 
     def of_file(self, store: str, file: IndexFile, columns: Sequence[str], where: Where | None = None) -> Batches:
-        """The entries of one file; none where the condition excludes the whole file."""
+        """Yield the entries of one file; none where the condition excludes the whole file."""
         promise = (ds.field("store") == store) & (ds.field("file") == file.path.name)
         if where is not None and not where.possible([promise]):
             return

@@ -1,4 +1,4 @@
-"""The table of consumer progress: each group's next offset in each queue, with the queue's ends."""
+"""Read the table of consumer progress: each group's next offset in each queue, with the queue's ends."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ OFFSET_COLUMNS: Final = (
 
 
 class OffsetsTable(StoresTable):
-    """Progress of all consumer groups of some stores, as ``lag`` shows it. Raises FailedError where a store keeps its queues in
-    RocksDB, as its progress is there too."""
+    """Progress of all consumer groups of some stores, as ``lag`` shows it.
+
+    Raises FailedError where a store keeps its queues, and so its progress, in RocksDB.
+    """
 
     columns: Sequence[Column] = OFFSET_COLUMNS
 

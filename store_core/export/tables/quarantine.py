@@ -1,4 +1,4 @@
-"""The table of what is in the log and is no record, as an export's quarantine has it."""
+"""Read the table of ranges of the log that are no records, as an export's quarantine has it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _ROWS_AT_ONCE = 10_000
 
 
 class QuarantineTable(StoresTable):
-    """Ranges of the logs of some stores, in log order. Damage at a log's end is its torn tail, unless somebody writes on."""
+    """Ranges of the logs of some stores, in log order. Damage at a log's end is its torn tail, unless a broker is
+    writing.
+    """
 
     columns: Sequence[Column] = QUARANTINE_COLUMNS
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             self.tell(name, list(unread_log(store)))
-            for rows in _told(store):
+            for rows in _ranges_with_codes(store):
                 yield wanted_rows(quarantine_rows(name, rows), columns, where)
 
 
-def _told(store: Store) -> Iterator[list[tuple[Range, str]]]:
-    """Ranges, each with its finding's code, some at a time."""
+def _ranges_with_codes(store: Store) -> Iterator[list[tuple[Range, str]]]:
+    """Yield ranges, each with its finding's code, some at a time."""
     rows: list[tuple[Range, str]] = []
     held: list[Range] = []
     for table in scan_log(store, options=_OPTIONS):
@@ -47,11 +49,11 @@ def _told(store: Store) -> Iterator[list[tuple[Range, str]]]:
         if len(rows) >= _ROWS_AT_ONCE:
             yield rows
             rows = []
-    left = inside(found for found in held if found.kind in (FrameKind.STALE, FrameKind.HOLE))
+    leftovers = inside(found for found in held if found.kind in (FrameKind.STALE, FrameKind.HOLE))
     torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE]
     if torn and is_live(store.root).live:
         torn = []
-    yield [*rows, *sorted([*left, *torn], key=lambda row: row[0].phy_offset)]
+    yield [*rows, *sorted([*leftovers, *torn], key=lambda row: row[0].phy_offset)]
 
 
 def _frames(store: Store, table: FrameTable) -> Iterator[Range]:

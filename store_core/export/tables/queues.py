@@ -1,4 +1,4 @@
-"""The table of queue entries: every place of every queue, as stored (store format, section 6)."""
+"""Read the table of queue entries: every place of every queue, as stored (store format, section 6)."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ _MESSAGE, _EXPIRED, _FILLER, _DEAD = range(4)
 
 
 class QueuesTable(StoresTable):
-    """Entries of all queues of some stores, from each one's first file's begin to the queue's end."""
+    """Entries of all queues of some stores, from the start of each one's first file to the queue's end."""
 
     columns: Sequence[Column] = QUEUE_COLUMNS
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
-        """Raises FailedError where a store keeps its queues in RocksDB."""
+        """Yield the wanted rows. Raises FailedError where a store keeps its queues in RocksDB."""
         for name, store in self._stores:
             queues = all_queues(store)
             self.tell(name, queue_faults(store))
@@ -81,8 +81,12 @@ class QueuesTable(StoresTable):
         places: range | None = None,
         passes_over: bool = False,
     ) -> Batches:
-        """The entries of one queue, or only those at some places of it, counted from 0 for the queue's whole life; none where
-        the condition excludes the whole queue. What cannot be read is an error, or a finding for who ``passes_over`` it."""
+        """Yield the entries of one queue; none where the condition excludes the whole queue.
+
+        Args:
+            places: the wanted places, counted from 0 for the queue's whole life; None for all.
+            passes_over: report unreadable entries as findings, else as an error.
+        """
         field = ds.field
         promise = (field("store") == store) & (field("topic") == queue.topic) & (field("queue_id") == queue.queue_id)
         if where is not None and not where.possible([promise]):
@@ -91,7 +95,7 @@ class QueuesTable(StoresTable):
         places = places_of(queue.queue) if places is None else places
         files = queue.queue.files.segments
         if files and places.stop * layout_of(queue.queue).size_bytes <= files[-1].phy_offset:
-            refuse_gone(files[-1].path)  # else it only looks as if the queue ended in front of it
+            refuse_gone(files[-1].path)  # a removed file looks like an earlier end of the queue
         refused = _Refused(queue) if passes_over else None
         for entries in _chunks(queue.queue, places, refused):
             chunk = _Chunk(store, queue, entries)
@@ -100,13 +104,13 @@ class QueuesTable(StoresTable):
             self.tell(store, chunk.findings)
             yield wanted_rows(rows, columns, where)
         self.tell(store, refused.findings if refused is not None else ())
-        with suppress(UnreadableError):  # told already, or nobody asked for so much of the queue
+        with suppress(UnreadableError):  # already reported, or beyond the wanted places
             if places.stop == places_of(queue.queue).stop:
                 self.tell(store, after_end(queue))
 
 
 class _Refused:
-    """Places of a queue that cannot be read, as findings."""
+    """Collects findings about unreadable places of a queue."""
 
     def __init__(self, dumped: QueueDump) -> None:
         self.findings: list[Finding] = []
@@ -117,12 +121,12 @@ class _Refused:
 
 
 def refused_places(dumped: QueueDump, path: Path, places: range, error: UnreadableError) -> Finding:
-    """The finding for places of a queue in a file that cannot be read; ``places`` may be empty: nobody knows which."""
-    several = f"{len(places)} entries" if len(places) else "a file"
+    """Return the finding for unreadable places of a queue in a file; ``places`` is empty if they are unknown."""
+    entries = f"{len(places)} entries" if len(places) else "a file"
     why = os.strerror(error.number).lower()
     return finding(
         "Q018",
-        f"{several} cannot be read: {why}",
+        f"{entries} cannot be read: {why}",
         file=f"{path.parts[-4]}/{dumped.topic}/{dumped.queue_id}/{path.name}",
         size_bytes=len(places) * layout_of(dumped.queue).size_bytes or None,
         topic=dumped.topic,
@@ -133,20 +137,25 @@ def refused_places(dumped: QueueDump, path: Path, places: range, error: Unreadab
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Some entries of a queue in a row; ``rows`` of ``layout.queue.ENTRY`` or ``BATCH_ENTRY``."""
+    """Some consecutive entries of a queue; ``rows`` of ``layout.queue.ENTRY`` or ``BATCH_ENTRY``."""
 
     queue_offset: Ints
     rows: NDArray[np.void]
 
 
 def places_of(queue: Queue | BatchQueue) -> range:
-    """The places of a queue, from its first file's begin to its end. In a batch queue they are no queue offsets."""
+    """Return the places of a queue, from its first file's start to its end. In a batch queue they are no queue
+    offsets.
+    """
     return range(min(queue.files.min_phy_offset // layout_of(queue).size_bytes, queue.end_slot), queue.end_slot)
 
 
 def readable_places_of(dumped: QueueDump) -> tuple[range, list[Finding]]:
-    """As ``places_of``. Where a file that tells the queue's end cannot be read, the end is that of the newest one with
-    entries that can, and each one behind it is a finding."""
+    """Return the places of a queue as ``places_of`` does, and findings.
+
+    If a file with the queue's end is unreadable, the end is that of the newest readable file with entries, and each
+    later file is a finding.
+    """
     try:
         return places_of(dumped.queue), []
     except UnreadableError:
@@ -180,7 +189,7 @@ def _chunks(queue: Queue | BatchQueue, places: range, refused: _Refused | None) 
                 place = wanted.stop
                 continue
             rows = np.frombuffer(data, entry.dtype, len(data) // step)
-            if not len(rows):  # the file has been cut meanwhile
+            if not len(rows):  # the file was cut during the read
                 refuse_gone(segment.path)
                 break
             numbers = np.arange(place, place + len(rows)) if entry is layout.ENTRY else rows["queue_offset"]
@@ -189,7 +198,7 @@ def _chunks(queue: Queue | BatchQueue, places: range, refused: _Refused | None) 
 
 
 class _Chunk:
-    """The columns of some entries, each made when it is asked for."""
+    """The columns of some entries, each made on request."""
 
     def __init__(self, store: str, dumped: QueueDump, entries: _Entries) -> None:
         self.findings: list[Finding] = []
@@ -248,11 +257,11 @@ class _Chunk:
         if self._dumped.topic != paths.SCHEDULE_TOPIC:
             return pa.nulls(len(codes), TIME)
         is_ext = codes <= layout.EXT_MAX_ADDRESS
-        told, missing = self._of_ext(lambda unit: unit.tags_code)
-        return times(np.where(is_ext, told, codes), is_ext & missing)
+        ext_values, missing = self._of_ext(lambda unit: unit.tags_code)
+        return times(np.where(is_ext, ext_values, codes), is_ext & missing)
 
     def _of_ext(self, value_of: Callable[[ExtUnit], int]) -> tuple[Ints, Mask]:
-        """A number of each entry's ConsumeQueueExt unit, and where there is none."""
+        """Return a number of each entry's ConsumeQueueExt unit, and a mask of the entries without one."""
         values, missing = np.zeros(len(self._entries.rows), np.int64), np.ones(len(self._entries.rows), np.bool_)
         for row, unit in self._units.items():
             values[row], missing[row] = value_of(unit), False
@@ -260,7 +269,7 @@ class _Chunk:
 
     @cached_property
     def _units(self) -> dict[int, ExtUnit]:
-        """ConsumeQueueExt units by row, of the few stores that have any."""
+        """ConsumeQueueExt units by row; few stores have any."""
         queue = self._dumped.queue
         codes = self._entries.rows["tags_code"]
         units: dict[int, ExtUnit] = {}

@@ -1,6 +1,6 @@
-"""Statistics of messages: partial ones of any part of a log, which add up, and the rows they give.
+"""Compute statistics of messages: partial ones of any part of a log, which add up, and their rows.
 
-Whatever a log is cut into, and in whatever order the parts are added, the rows are the same.
+The rows depend neither on where a log is cut nor on the order in which the parts are added.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from store_core.export.tables.times import times
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
-LARGEST: Final = 1 << 37  # of either sign: in milliseconds more than four years
+LARGEST: Final = 1 << 37  # of either sign; in milliseconds more than four years
 _HALF_BITS: Final = 6
 
 
 def buckets_of(values: Ints) -> Ints:
-    """The bucket of each number, which is at most ``LARGEST`` on either side of 0; buckets are in the numbers' order."""
+    """Return the bucket of each number; its absolute value is at most ``LARGEST``. Buckets are in the numbers' order."""
     magnitude = np.where(values < 0, -values - 1, values)
     exponent = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - _HALF_BITS - 1, 0).astype(np.int64)
     bucket = (exponent << _HALF_BITS) + (magnitude >> exponent)
@@ -35,7 +35,7 @@ def buckets_of(values: Ints) -> Ints:
 
 
 def upper_ends(buckets: Ints) -> Ints:
-    """The largest number of each bucket."""
+    """Return the largest number of each bucket."""
     magnitude = np.where(buckets < 0, -buckets - 1, buckets)
     exponent = np.maximum((magnitude >> _HALF_BITS) - 1, 0)
     mantissa = magnitude - (exponent << _HALF_BITS)
@@ -44,9 +44,10 @@ def upper_ends(buckets: Ints) -> Ints:
 
 
 def quantiles(group: Ints, buckets: Ints, counts: Ints, groups: int, share: float) -> NDArray[Any]:
-    """For each of ``groups``, the upper end of the bucket in which the ``share`` of its numbers is reached.
+    """Return for each of ``groups`` the upper end of the bucket in which the ``share`` of its numbers is reached.
 
-    The three arrays have a row for each bucket of each group, sorted by group and bucket; a group without rows gives 0.
+    The three arrays have a row for each bucket of each group, sorted by group and bucket; a group without rows has
+    the quantile 0.
     """
     if not len(group):
         return np.zeros(groups, np.int64)
@@ -98,7 +99,7 @@ _HOUR_MS: Final = 3_600_000
 _BAD: Final = (int(FrameCode.BAD_CRC), int(FrameCode.BAD_PROPERTY_CRC))
 _SHARES: Final = (("median", 0.5), ("p90", 0.9), ("p99", 0.99))
 _NO_HOUR: Final = np.iinfo(np.int64).min
-_BUCKET_BITS: Final = 16  # more than buckets of either sign
+_BUCKET_BITS: Final = 16  # enough for the buckets of both signs
 _PENDING_ROWS: Final = 1 << 16
 _SIZE, _LATENCY = 0, 1
 _KEYS: Final = ("topic", "queue_id", "hour")
@@ -119,8 +120,11 @@ _BUCKET_KEYS: Final = (*_KEYS, "measure", "bucket")
 
 @dataclass(frozen=True, slots=True)
 class PartialStats:
-    """Statistics of some records, as Arrow tables: ``sums`` has a row for each topic, queue and hour (a number), ``buckets``
-    one for each bucket of sizes or latencies in them, with how many records are in it. Goes between processes."""
+    """Statistics of some records, as Arrow tables. Goes between processes.
+
+    ``sums`` has a row for each topic, queue and hour (a number), ``buckets`` one for each bucket of their sizes or
+    latencies, with the number of its records.
+    """
 
     sums: pa.Table
     buckets: pa.Table
@@ -130,7 +134,7 @@ class PartialStats:
 
 
 def partial_of(sums: bytes, buckets: bytes) -> PartialStats:
-    """As they go between processes. Raises ValueError for what they are not."""
+    """Decode tables that were sent between processes. Raises ValueError for other bytes."""
     return PartialStats(_from_bytes(sums), _from_bytes(buckets))
 
 
@@ -156,20 +160,20 @@ class StatsBuilder:
         self._pending_rows = 0
 
     def add(self, table: FrameTable, rows: Ints) -> None:
-        """The messages of a window with these row numbers."""
+        """Add the messages of a window with these row numbers."""
         if not len(rows):
             return
         self.merge(_of_window(table, rows))
 
     def merge(self, partial: PartialStats) -> None:
-        """What another builder has added up."""
+        """Add the statistics of another builder."""
         self._pending.append(partial)
         self._pending_rows += len(partial.buckets)
         if self._pending_rows > _PENDING_ROWS:
             self._pending, self._pending_rows = [self._added_up()], 0
 
     def partial(self) -> PartialStats | None:
-        """All that was added; None if nothing was."""
+        """Return the statistics of all added records; None without any."""
         return self._added_up() if self._pending else None
 
     def _added_up(self) -> PartialStats:
@@ -180,12 +184,12 @@ class StatsBuilder:
 
 
 def hourly_rows(store: str, partial: PartialStats) -> pa.RecordBatch:
-    """A row for each topic, queue and hour, in this order."""
+    """Return a row for each topic, queue and hour, in this order."""
     return _rows(store, partial, STATS_COLUMNS, _KEYS)
 
 
 def topic_rows(store: str, partial: PartialStats) -> pa.RecordBatch:
-    """A row for each topic."""
+    """Return a row for each topic."""
     return _rows(store, partial, TOPIC_COLUMNS, ("topic",))
 
 
@@ -228,7 +232,7 @@ def _of_window(table: FrameTable, rows: Ints) -> PartialStats:
 
 
 class _Groups:
-    """Rows grouped by three columns of integers. ``keys`` are the columns' values, a row a group."""
+    """Rows grouped by three columns of integers. ``keys`` are the columns' values, a row for each group."""
 
     def __init__(self, *columns: Ints) -> None:
         code = np.zeros(len(columns[0]), np.int64)
@@ -247,11 +251,13 @@ class _Groups:
         return len(self.keys[0])
 
     def sums(self, values: NDArray[Any]) -> Ints:
-        """Exact: a window has not enough rows for numbers that a float cannot hold."""
+        """Return exact sums: a window has too few rows for a sum that a float cannot hold."""
         return np.bincount(self._group, values, len(self)).astype(np.int64)
 
     def of(self, values: Ints, mask: NDArray[np.bool_] | None = None) -> tuple[Ints, tuple[Ints, Ints]]:
-        """The groups that have rows in a mask, and the smallest and largest value of each; ``values`` are those in the mask."""
+        """Return the groups with rows in a mask, and their smallest and largest values; ``values`` are those in the
+        mask.
+        """
         group = self._group if mask is None else self._group[mask]
         order = np.argsort(group, kind="stable")
         found, starts = np.unique(group[order], return_index=True)
@@ -261,14 +267,14 @@ class _Groups:
         return found, (np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts))
 
     def counts(self, buckets: Ints, mask: NDArray[np.bool_] | None = None) -> tuple[Ints, Ints, Ints]:
-        """Group, bucket and number of rows, for each bucket of each group that has any."""
+        """Return group, bucket and number of rows for each bucket of each group that has any."""
         group = self._group if mask is None else self._group[mask]
         pairs, count = np.unique((group << _BUCKET_BITS) + (buckets + (1 << _BUCKET_BITS - 1)), return_counts=True)
         return pairs >> _BUCKET_BITS, (pairs & (1 << _BUCKET_BITS) - 1) - (1 << _BUCKET_BITS - 1), count
 
 
 def _spread(groups: Ints, values: Ints, count: int) -> Ints:
-    """Values at the places of their groups, 0 at others."""
+    """Return values at the places of their groups, 0 at others."""
     spread = np.zeros(count, np.int64)
     spread[groups] = values
     return spread
@@ -286,7 +292,7 @@ def _bucketed(keys: dict[str, pa.Array], measure: int, group: Ints, bucket: Ints
 
 
 def _grouped(tables: Iterable[pa.Table], keys: Sequence[str], how: dict[str, str]) -> pa.Table:
-    """Rows with equal keys made one; columns keep their names."""
+    """Join rows with equal keys; columns keep their names."""
     grouped = pa.concat_tables(tables).group_by(list(keys), use_threads=False).aggregate(list(how.items()))
     names = {f"{name}_{way}": name for name, way in how.items()}
     return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select([*keys, *how])
@@ -322,16 +328,16 @@ def _rows(store: str, partial: PartialStats, columns: Sequence[Column], keys: Se
 
 
 def _quantiles(buckets: pa.Table, groups: pa.Table, keys: Sequence[str], measure: int) -> dict[str, NDArray[np.int64]]:
-    """For each share, a number for each row of ``groups``."""
+    """Return for each share a number for each row of ``groups``."""
     rolled = _grouped([buckets], [*keys, "measure", "bucket"], {"count": "sum"})
-    mine = rolled.filter(pa.array(rolled.column("measure").to_numpy() == measure))
-    numbered = _with_group(mine, groups, keys).sort_by([("group", "ascending"), ("bucket", "ascending")])
+    measured = rolled.filter(pa.array(rolled.column("measure").to_numpy() == measure))
+    numbered = _with_group(measured, groups, keys).sort_by([("group", "ascending"), ("bucket", "ascending")])
     group, bucket, count = (numbered.column(name).to_numpy() for name in ("group", "bucket", "count"))
     return {name: quantiles(group, bucket, count, len(groups), share) for name, share in _SHARES}
 
 
 def _with_group(rows: pa.Table, groups: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows with the number of the group that has their keys; nulls are equal, as they are not in a join."""
+    """Return the rows with the number of the group with the same keys; nulls are equal, unlike in a join."""
     filled = "hour" in keys
 
     def plain(table: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Tasks that write tables of derived files: some queues, or an index file each; done by the runners of an export."""
+"""Write tables of derived files in tasks: some queues, or one index file each, on the runners of an export."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from store_core.storage.store import QueueKey, Store
 
 Derived = Literal["queues", "index", "compaction"]
 _UNREADABLE: Final = ("Q018", "I009", "L021")
-TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: some three million entries
+TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: about three million entries
 
 
 QueueName = tuple[str, int, bool]  # topic, number, and whether it is a batch queue
@@ -51,8 +51,11 @@ class QueuePlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """All that a worker needs to write one file of a table; ``queues``, or the ``file``: the name of an index file, or the path of one
-    of a compacted log from the store's root."""
+    """The data that a worker needs to write one file of a table.
+
+    It reads ``queues`` or one ``file``: the name of an index file, or the path of a file of a compacted log from the
+    store's root.
+    """
 
     store: str
     settings: Settings
@@ -68,7 +71,7 @@ class TableTask:
         return sum(queue.size_bytes for queue in self.queues) + self.file_size_bytes
 
     def run(self) -> TablePiece:
-        """Raises StoreError."""
+        """Write the file. Raises StoreError."""
         with Store.open(self.settings.root, self.settings) as store:
             match self.table:
                 case "queues":
@@ -100,16 +103,16 @@ class TableTask:
     def _index(self, store: Store) -> TablePiece:
         table = IndexTable([(self.store, store)])
         names = schema_of(INDEX_COLUMNS).names
-        told = index_sizes(store)
-        findings = list(told.findings)
+        proven = index_sizes(store)
+        findings = list(proven.findings)
         walked_bytes = 0
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal walked_bytes
             for path in store.index_files:
-                if path.name == self.file and told.sizes:
+                if path.name == self.file and proven.sizes:
                     try:
-                        with closing(IndexFile(path, told.sizes)) as file:
+                        with closing(IndexFile(path, proven.sizes)) as file:
                             walked_bytes = file.size_bytes
                             yield from table.of_file(self.store, file, names)
                     except UnreadableError as error:
@@ -136,7 +139,9 @@ class TableTask:
 
 @dataclass(slots=True)
 class TablePiece:
-    """The outcome of a task. ``missing``: queues, by what they are known, and files that were planned and not seen."""
+    """The outcome of a task. ``missing``: queues by their names, and files, that were planned and that the task did
+    not see.
+    """
 
     walked_bytes: int
     files: list[WrittenFile]
@@ -149,20 +154,20 @@ class TablePiece:
 
     @property
     def is_final(self) -> bool:
-        """What could not be read may be readable the next time."""
+        """True if a repeated task would give the same result: unreadable data may be readable the next time."""
         return not (self.missing or any(found.code in _UNREADABLE for found in self.findings))
 
 
 def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
-    """Raise FailedError where a task did not see what is here: it has not been removed, but that machine lacks it."""
-    missing = {each for piece in pieces for each in piece.missing}
+    """Raise FailedError where a task did not see a file that this machine still has."""
+    missing = {name for piece in pieces for name in piece.missing}
     if not missing:
         return
     with Store.open(settings.root, settings) as store:
         queues = () if store.queues_in_rocksdb else all_queues(store)
-        here = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
-        here |= compaction_files(store).keys()
-        unseen = sorted(str(each) for each in missing & here)
+        present = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
+        present |= compaction_files(store).keys()
+        unseen = sorted(str(name) for name in missing & present)
     if unseen:
         raise FailedError(
             f"a task did not see a queue or an index file that is here: {unseen[0]}",
@@ -181,8 +186,10 @@ def queue_tasks(
     *,
     findings: list[Finding] | None = None,
 ) -> list[TableTask]:
-    """Tasks of about ``size_bytes`` of queue files for all queues, or those of some topics; what cannot be read now is
-    told to ``findings``. Raises FailedError where they are in RocksDB."""
+    """Return tasks of about ``size_bytes`` of queue files for all queues, or those of some topics.
+
+    Unreadable files are added to ``findings``. Raises FailedError where the queues are in RocksDB.
+    """
     groups: list[list[QueuePlaces]] = []
     room = 0
     for queue in all_queues(store):
@@ -204,7 +211,7 @@ def queue_tasks(
 
 
 def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableTask]:
-    """A task for each index file."""
+    """Return a task for each index file."""
     return [
         TableTask(
             name,
@@ -220,7 +227,7 @@ def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableT
 
 
 def compaction_files(store: Store) -> dict[str, tuple[QueueKey, Segment]]:
-    """The files of compacted logs, by their paths from the store's root."""
+    """Return the files of compacted logs, by their paths from the store's root."""
     return {
         store.relative(segment.path): (key, segment)
         for key, segments in store.compaction_files.items()
@@ -229,7 +236,7 @@ def compaction_files(store: Store) -> dict[str, tuple[QueueKey, Segment]]:
 
 
 def compaction_tasks(name: str, stem: str, store: Store, place: Place, topics: frozenset[str]) -> list[TableTask]:
-    """A task for each file of a compacted log, of all topics or some."""
+    """Return a task for each file of a compacted log, of all topics or some."""
     files = [
         (path, segment) for path, (key, segment) in compaction_files(store).items() if not topics or key.topic in topics
     ]
@@ -248,7 +255,9 @@ def compaction_tasks(name: str, stem: str, store: Store, place: Place, topics: f
 
 
 def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
-    """For each of some tasks of one store a fingerprint of all that its outcome depends on, as ``splits.notes.task_keys``."""
+    """Return for each task of one store a fingerprint of all that its outcome depends on, as
+    ``splits.notes.task_keys`` does.
+    """
     common = digest(
         {
             "schema": schema.VERSION,
@@ -256,7 +265,7 @@ def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
             "log": [store.log.min_phy_offset, store.log.file_size_bytes],
         }
     )
-    has_queues = any(task.queues for task in tasks)  # where they are in RocksDB, there may be an index all the same
+    has_queues = any(task.queues for task in tasks)  # a store with queues in RocksDB may still have an index
     files = {_name_of(queue): queue for queue in all_queues(store)} if has_queues else {}
     compacted = compaction_files(store) if any(task.table == "compaction" for task in tasks) else {}
     keys: list[str] = []

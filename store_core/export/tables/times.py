@@ -1,4 +1,4 @@
-"""Times of tables other than the messages' own."""
+"""Convert times of tables other than the messages' own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MICROSECONDS = 1000
 
 
 def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
-    """Milliseconds as a column of times; null where they are missing, or no time."""
+    """Convert milliseconds to a column of times; null for missing values and numbers that are no time."""
     values = timestamp_ms.astype(np.int64)
     beyond = (values > LARGEST_TIME_MS) | (values < LEAST_TIME_MS)
     if missing is not None:
@@ -23,7 +23,7 @@ def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) 
 
 
 def microseconds(timestamp_ms: int | None) -> int | None:
-    """Milliseconds as one value of a column of times; None likewise."""
+    """Convert milliseconds to one value of a column of times; None for a number that is no time."""
     if timestamp_ms is None or not LEAST_TIME_MS <= timestamp_ms <= LARGEST_TIME_MS:
         return None
     return timestamp_ms * _MICROSECONDS

@@ -1,4 +1,6 @@
-"""The table of transactions: half messages, what became of each, and by which record (store format 10.5)."""
+"""Read the table of transactions: half messages, the state of each, and the records that decided it (store format
+10.5).
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,9 @@ _QUEUE_ID_DIGITS: Final = 9
 
 
 class TransactionsTable(StoresTable):
-    """Transactions of some stores, each when it has come to its end, those that have not at a store's end.
+    """Transactions of some stores, in the order in which they ended, then the pending ones of each store.
 
-    A reading walks the whole log, and damage on its way is a finding.
+    A read walks the whole log, and reports damage as findings.
     """
 
     columns: Sequence[Column] = TRANSACTION_COLUMNS
@@ -75,7 +77,7 @@ class TransactionsTable(StoresTable):
             self.tell(name, config.progress.findings)
             progress = check_progress(offset_table(config))
             for found in _in_batches(self._transactions(name, store)):
-                rows = [_row(name, store, each, progress) for each in found]
+                rows = [_row(name, store, transaction, progress) for transaction in found]
                 yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(TRANSACTION_COLUMNS)), columns, where)
 
     def _transactions(self, name: str, store: Store) -> Iterator[Transaction]:
@@ -90,7 +92,7 @@ class TransactionsTable(StoresTable):
             yield from tracker.rest()
         finally:
             if not reached_end:
-                findings.put_back()  # the query has seen enough, so what is held back may be the tail or not
+                findings.put_back()  # the query stopped early, so held damage may be inside the log or its tail
             self.tell(name, findings.end(live=findings.may_be_torn and is_live(store.root).live))
 
 
@@ -101,8 +103,8 @@ def _file_of(store: Store, table: FrameTable) -> str:
 
 def _in_batches(found: Iterable[Transaction]) -> Iterator[list[Transaction]]:
     batch: list[Transaction] = []
-    for each in found:
-        batch.append(each)
+    for transaction in found:
+        batch.append(transaction)
         if len(batch) == _BATCH_ROWS:
             yield batch
             batch = []
@@ -111,16 +113,16 @@ def _in_batches(found: Iterable[Transaction]) -> Iterator[list[Transaction]]:
 
 def _row(name: str, store: Store, found: Transaction, progress: Mapping[int, int]) -> dict[str, Any]:
     half = read_message(store.log, found.last_phy_offset)
-    told = half.properties if half is not None else {}
-    queue_id = told.get(REAL_QID, "")
+    properties = half.properties if half is not None else {}
+    queue_id = properties.get(REAL_QID, "")
     is_number = queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_ID_DIGITS
     return {
         "store": name,
         "state": found.state(progress.get(found.queue_id, 0)),
         "checks": min(found.checks, paths.LARGEST_QUEUE_ID),
-        "real_topic": told.get(REAL_TOPIC),
+        "real_topic": properties.get(REAL_TOPIC),
         "real_queue_id": int(queue_id) if is_number else None,
-        "producer_group": told.get(PRODUCER_GROUP),
+        "producer_group": properties.get(PRODUCER_GROUP),
         "unique_key": half.unique_key if half is not None else None,
         "keys": list(half.keys) if half is not None else [],
         "queue_id": found.queue_id,

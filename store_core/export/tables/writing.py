@@ -1,4 +1,4 @@
-"""Rows of a table as a Parquet file below a destination."""
+"""Write rows of a table to a Parquet file below a destination."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from store_core.export.rows.schema import Column
 from store_core.export.tables.table import schema_of
 
 _ROW_GROUP_SIZE_BYTES: Final = 16 << 20
-_MOST_BATCHES: Final = 256  # that are held as they came: each takes kilobytes, however few rows it has
+_MOST_BATCHES: Final = 256  # held unjoined: each takes kilobytes, however few rows it has
 
 
 def write_table(
     place: Place, table: str, store: str, name: str, columns: Sequence[Column], batches: Iterable[pa.RecordBatch]
 ) -> WrittenFile:
-    """Write batches with these columns as TABLE/NAME. Raises FailedError; then no file is left."""
+    """Write batches with these columns as TABLE/NAME. Raises FailedError, and then leaves no file."""
     schema = schema_of(columns)
     repeated = [column.name for column in columns if column.repeats]
     file = ParquetFile(place, f"{table}/{name}", schema, use_dictionary=repeated)
