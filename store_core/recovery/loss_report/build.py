@@ -1,4 +1,4 @@
-"""The loss report of a recovery or a prediction: one walk over the log, and what queues and config files tell besides."""
+"""Build the loss report of a recovery or a prediction from one walk over the log, queues and config files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from store_core.storage.store import Store
 
 
 def identity_of(store: Store) -> StoreIdentity:
-    """Path, size and a digest over the list of files; log folders outside the root are listed with their full paths."""
+    """Return path, size and a digest over the list of files; files outside the root are listed with full paths."""
     digest, files, size_bytes = hashlib.sha256(), 0, 0
     for name, info in _listed(store):
         digest.update(os.fsencode(f"{name}\t{info.st_size}\t{info.st_mtime_ns}\n"))
@@ -62,7 +62,7 @@ def _listed(store: Store) -> Iterator[tuple[str, os.stat_result]]:
                 path = Path(folder, name)
                 try:
                     yield store.relative(path), path.lstat()
-                except OSError:  # gone meanwhile
+                except OSError:  # a broker may have removed it since
                     continue
 
 
@@ -77,10 +77,13 @@ def loss_report(
     made_timestamp_ms: int,
     on_progress: Progress | None = None,
 ) -> LossReport:
-    """Everything a loss report tells, about the store as it stands: make it before a plan is carried out.
+    """Build the loss report of the store as it is, so before the plan is applied. The store is only read.
 
-    ``found`` is what ``recover`` or ``predict`` gave for this very store. Reads only, and holds in memory what grows with
-    the number of lost runs, damaged stretches and segments. Raises FailedError where a segment cannot be read.
+    ``found`` is the result of ``recover`` or ``predict`` for this very store. Memory grows with the number of lost runs,
+    damaged ranges and segments.
+
+    Raises:
+        FailedError: a segment cannot be read.
     """
     recovery = found if isinstance(found, Recovery) else None
     prediction = found.prediction if isinstance(found, Recovery) else found
@@ -91,7 +94,7 @@ def loss_report(
 
 
 class _Walk:
-    """What one walk over the log collects."""
+    """The data that one walk over the log collects."""
 
     def __init__(self, store: Store, prediction: Prediction, recovery: Recovery | None) -> None:
         outcome = prediction.outcome
@@ -127,11 +130,14 @@ class _Walk:
             self.last_timestamp_ms = int(table.store_timestamp_ms[good[-1]])
 
     def broker_spans(self) -> Mapping[LostRun, TimeSpan]:
-        """Of a run's messages those behind the cut count first: older generations of a topic have the same numbers."""
+        """Return the times of lost runs, from messages after the cut if there are any.
+
+        Messages before the cut may be of an older generation of the topic, which has the same queue offsets.
+        """
         return {run: span for runs in (*self.other_runs, *self.cut_runs) for run, span in runs.own_spans().items()}
 
     def kept_spans(self) -> Mapping[LostRun, TimeSpan]:
-        """By the records' own heads, else by their places' neighbours in the log, else by the queue's."""
+        """Return the times of lost runs: from the records' heads, else from neighbours in the log, else in the queue."""
         spans = self.kept_runs.between_neighbours()
         for run, place in self.run_places.items():
             around = self.stretches.around(place.first_phy_offset, place.last_phy_offset)
@@ -289,7 +295,10 @@ def _queue_losses(runs: Iterable[LostRun], spans: Mapping[LostRun, TimeSpan]) ->
 
 
 def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
-    """The span over all; open where one of them is open. Its times are the records' own where all are."""
+    """Return the span over all spans; an end is open if it is open in one of them.
+
+    Its times are the records' own if those of all spans are.
+    """
     firsts = [span.first_timestamp_ms for span in spans]
     lasts = [span.last_timestamp_ms for span in spans]
     first = min((t for t in firsts if t is not None), default=None) if None not in firsts else None
@@ -301,7 +310,7 @@ def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
 
 
 def _narrower(span: TimeSpan, other: TimeSpan) -> TimeSpan:
-    """The first one, with an open end closed by the other's."""
+    """Return ``span``, with open ends taken from ``other``."""
     first = other.first_timestamp_ms if span.first_timestamp_ms is None else span.first_timestamp_ms
     last = other.last_timestamp_ms if span.last_timestamp_ms is None else span.last_timestamp_ms
     return TimeSpan(first, last, span.time_from)

@@ -1,4 +1,4 @@
-"""Is the store still as a plan expects it? Reads only."""
+"""Check that the store is still as a plan expects it. The store is only read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def is_in_place(steps: Sequence[Step]) -> bool:
 
 
 def assert_expected(plan: Plan, writer: Writer) -> None:
-    """Raise PlanOutOfDateError unless every step finds what it expects, FailedError for what is no plain file."""
+    """Check that every step finds what it expects.
+
+    Raises:
+        PlanOutOfDateError: the store has changed since the plan was made.
+        FailedError: a path of the plan is not a plain file.
+    """
     for witness in plan.made_for:
         if witness.size_bytes == ABSENT:
             if not os.path.lexists(writer.root / witness.path):
@@ -42,7 +47,7 @@ def assert_expected(plan: Plan, writer: Writer) -> None:
 
 
 def _unexpected(plan: Plan, path: str, steps: Sequence[Step], writer: Writer) -> Iterator[str]:
-    """What differs from what the steps of one path expect."""
+    """Yield the differences from what the steps of a path expect."""
     real = writer.path(path)
     try:
         info = os.stat(real, follow_symlinks=False)
@@ -69,7 +74,7 @@ def _differing(step: Step, real: Path) -> Iterator[int]:
 
 
 def expected_range(step: Step) -> tuple[int, int]:
-    """Offset and size of the bytes that a step's digest speaks of, as far as the file reaches now."""
+    """Return offset and size of the bytes that a step's digest covers, up to the file's present end."""
     length = step.expect_file_size_bytes or 0
     if step.op in RANGES:
         return step.offset or 0, max(0, min(step.end, length) - (step.offset or 0))
@@ -89,7 +94,7 @@ def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterat
 
 
 def work_size_bytes(plan: Plan) -> int:
-    """What ``on_progress`` counts up to while a plan is applied: bytes kept, made and written (as far as sizes are known)."""
+    """Return the total of ``on_progress`` for applying a plan: bytes kept, made and written, as far as known."""
     return sum(expected_range(step)[1] + _made_bytes(step) for step in plan.steps)
 
 
