@@ -105,22 +105,22 @@ class DelayTracker:
         """
         digests, low_bytes = np.frombuffer(self._digests, np.uint64), np.frombuffer(self._digests, np.uint8)[::8]
         places, numbers = np.frombuffer(self._places, np.uint16), np.frombuffer(self._numbers, np.int64)
-        gone = places == _DELIVERED
+        removed = places == _DELIVERED
         parts = min(len(digests) // _PART_ROWS + 1, 256)
         for part in range(parts):
             rows = np.flatnonzero(low_bytes % parts == part)
             for waiting, copies in _pairs(rows, digests[rows], places):
-                gone[waiting] = True
+                removed[waiting] = True
                 for place in np.unique(places[waiting]).tolist():
-                    mine = places[waiting] == place
+                    of_level = places[waiting] == place
                     known = self._known[self._levels[place]]
-                    known.delivered += int(mine.sum())
-                    known.last_delivered = max(known.last_delivered, int(numbers[waiting][mine].max()))
-                    known.last_timestamp_ms = max(known.last_timestamp_ms, int(numbers[copies][mine].max()))
+                    known.delivered += int(of_level.sum())
+                    known.last_delivered = max(known.last_delivered, int(numbers[waiting][of_level].max()))
+                    known.last_timestamp_ms = max(known.last_timestamp_ms, int(numbers[copies][of_level].max()))
         del digests, low_bytes, places, numbers  # so that each column is freed as soon as it is copied
-        self._digests = _without(self._digests, gone)
-        self._places = _without(self._places, gone)
-        self._numbers = _without(self._numbers, gone)
+        self._digests = _without(self._digests, removed)
+        self._places = _without(self._places, removed)
+        self._numbers = _without(self._numbers, removed)
 
     def progress(self, ends: Mapping[int, int]) -> dict[int, DelayLevel]:
         """Return the progress of each level that has messages in the log. ``ends``: end offsets of their queues, by level."""
@@ -137,8 +137,8 @@ class DelayTracker:
 
 def _without(column: array[int], removed: NDArray[np.bool_]) -> array[int]:
     kept, rows = array(column.typecode), np.frombuffer(column, column.typecode)
-    for begin in range(0, len(rows), _PART_ROWS):
-        kept.frombytes(rows[begin : begin + _PART_ROWS][~removed[begin : begin + _PART_ROWS]].tobytes())
+    for start in range(0, len(rows), _PART_ROWS):
+        kept.frombytes(rows[start : start + _PART_ROWS][~removed[start : start + _PART_ROWS]].tobytes())
     return kept
 
 
@@ -157,8 +157,8 @@ def _pairs(
     pairs = np.flatnonzero(first[:-1] & same & last[1:] & ~copy[:-1] & copy[1:])
     if len(pairs):
         yield rows[pairs], rows[pairs + 1]
-    for begin in np.setdiff1d(np.flatnonzero(first & ~last), pairs).tolist():
-        yield _pairs_of_digest(rows[begin : begin + int(np.argmax(last[begin:])) + 1], places)
+    for start in np.setdiff1d(np.flatnonzero(first & ~last), pairs).tolist():
+        yield _pairs_of_digest(rows[start : start + int(np.argmax(last[start:])) + 1], places)
 
 
 def _pairs_of_digest(

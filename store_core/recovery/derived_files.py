@@ -204,8 +204,9 @@ class Derivation(Closing):
         return found
 
     def index_timestamp_ms(self, existing_ms: int) -> int:
-        """Return the index time of a right checkpoint in ms: the end time of the newest full index file, 0 if none is full.
+        """Return the right index time of a checkpoint, in ms.
 
+        It is the end time of the newest full index file, 0 if none is full.
         ``existing_ms``, the present time, is kept if one of these holds:
 
         * it is the time of a file that has expired
@@ -216,8 +217,8 @@ class Derivation(Closing):
             return max(existing_ms, 0)
         full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
         newest = max(full, default=self.existing_index.full_end_timestamp_ms)
-        begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
-        return existing_ms if newest < existing_ms <= begins else newest
+        begin_timestamp_ms = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
+        return existing_ms if newest < existing_ms <= begin_timestamp_ms else newest
 
     @property
     def queue_keys(self) -> list[QueueKey]:
@@ -279,17 +280,17 @@ class Derivation(Closing):
         for key in sorted(ordinary | set(self._store.ext_queues)) if self._store.ext_queues else ():
             files = list(builder.ext_files(key)) if key in ordinary else []
             existing_ext = self._store.ext_queues.get(key)
-            stays = existing_ext is not None and bool(files if key in ordinary else self._expired_files(key))
+            is_kept = existing_ext is not None and bool(files if key in ordinary else self._expired_files(key))
             kept = (
                 _expired_ext(existing_ext, files[0].name if files else None)
-                if existing_ext is not None and stays
+                if existing_ext is not None and is_kept
                 else ()
             )
             self._compare(paths.CONSUMEQUEUE_EXT, key, existing_ext, files, changes, kept=kept)
         return changes
 
     def index_changes(self) -> DerivedChanges:
-        """Return the changes after which the index is as a broker builds it from the log; none if its sizes are unknown."""
+        """Return the changes that make the index as a broker builds it from the log; none if its sizes are unknown."""
         changes = DerivedChanges()
         if not self.sizes:
             return changes
@@ -316,7 +317,7 @@ class Derivation(Closing):
         return ends | {key: last_number(self.rows.rows(key)) for key in batch.queue_keys()}
 
     def _expired_files(self, key: QueueKey, *, batch: bool = False) -> list[Made]:
-        """Return the files of a queue without a message in the log, which keep its queue offsets from starting at 0 again."""
+        """Return the files to keep of a queue without a message in the log, so that its queue offsets continue."""
         files = (self._store.batch_queues if batch else self._store.queues).get(key)
         return list(expired_queue_files(files, self._log_min, batch=batch)) if files is not None else []
 
@@ -344,11 +345,11 @@ class Derivation(Closing):
         first = min(wanted, default=None)
         for name, segment in existing_files.items():
             if kept is not None:
-                stays = name in kept
+                is_kept = name in kept
             else:
                 is_before = first is None or name < first
-                stays = is_before and existing is not None and self._is_expired(existing, segment, tree)
-            if name in wanted or stays:
+                is_kept = is_before and existing is not None and self._is_expired(existing, segment, tree)
+            if name in wanted or is_kept:
                 continue
             changes.removed.append(str(folder / name))
         if existing is not None:
@@ -425,5 +426,5 @@ def _new_file(path: str, made: Made) -> NewFile:
 
 
 def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
-    """Return the size in bytes of the files of a kind, which is the same for all queues; 0 if no queue shows it."""
+    """Return the file size in bytes, which all queues of a kind share; 0 if no queue shows it."""
     return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)

@@ -91,18 +91,18 @@ def _why(found: KeepPlan, name: str) -> str:
 def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
     """Return the right checkpoint; None if the present one is not ahead of log, queues and index."""
     survey = found.survey
-    now = read_checkpoint(store.root)
-    full = found.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
+    present = read_checkpoint(store.root)
+    full = found.derivation.index_timestamp_ms(present.index_msg_timestamp_ms)
     last = survey.last_store_timestamp_ms
-    times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
+    times = (present.physic_msg_timestamp_ms, present.logics_msg_timestamp_ms)
     is_right = all(0 < time <= last for time in times) or (last == 0 and not any(times))
     in_55 = runs_under_55(store)
     if in_55 and not (
-        now.logics_msg_timestamp_ms or now.logics_phy_offset
+        present.logics_msg_timestamp_ms or present.logics_phy_offset
     ):  # as a broker of less than a minute leaves it
-        is_right |= 0 < now.physic_msg_timestamp_ms <= last
-    is_right &= now.logics_phy_offset <= survey.last_phy_offset
-    if not now.findings and is_right and 0 <= now.index_msg_timestamp_ms <= full:
+        is_right |= 0 < present.physic_msg_timestamp_ms <= last
+    is_right &= present.logics_phy_offset <= survey.last_phy_offset
+    if not present.findings and is_right and 0 <= present.index_msg_timestamp_ms <= full:
         return None
     existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
     return rebuilt_checkpoint(

@@ -109,7 +109,7 @@ def losses_of(
     lost = tuple(lost)
     dropped = messages_in(given_up)
     unreadable = messages_in(lost) - dropped
-    gone = dropped + thrown_away_after
-    kept = None if thrown_away is None else max(thrown_away - gone, 0)
+    lost_with_plan = dropped + thrown_away_after
+    kept = None if thrown_away is None else max(thrown_away - lost_with_plan, 0)
     ranges = sum(run.messages is None for run in lost)
-    return Losses(max(unreadable, 0), ranges, thrown_away, kept, gone, begin)
+    return Losses(max(unreadable, 0), ranges, thrown_away, kept, lost_with_plan, begin)

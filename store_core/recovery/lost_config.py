@@ -1,4 +1,4 @@
-"""Recover config files that a broker could not load, or of which it could load only an older copy (store behaviour 1.1).
+"""Recover config files that a broker could not load, or only from an older copy (store behaviour 1.1).
 
 * The ``.bak`` becomes the file if a broker would read it.
 * A file that is not in the store is taken from a sibling: a slave gets these files from its master every ten seconds.
@@ -80,7 +80,7 @@ def recovered_configuration(
 
 def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str, ConfigFile[Any], str]]:
     """Yield the files that replace lost ones: the name of the field of ConfigFiles, the file, and the reason."""
-    others = [read_config(sibling.root) for sibling in siblings]
+    sibling_configs = [read_config(sibling.root) for sibling in siblings]
     for name in (config_field.name for config_field in fields(files)):
         file = getattr(files, name)
         if not isinstance(file, ConfigFile) or file.source == "main" or file.too_large:
@@ -88,5 +88,7 @@ def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str
         if file.source == "bak":
             yield name, file, "its .bak, which a broker would read"
         elif name in _SLAVES_HAVE:
-            candidates = [sibling_file for other in others if (sibling_file := getattr(other, name)).source != "none"]
+            candidates = [
+                sibling_file for other in sibling_configs if (sibling_file := getattr(other, name)).source != "none"
+            ]
             yield from ((name, sibling_file, "as the sibling has it") for sibling_file in candidates[:1])

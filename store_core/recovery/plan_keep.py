@@ -224,7 +224,10 @@ def _plan_keep(
 
 
 def _keep_unread_log(store: Store, found: KeepPlan) -> None:
-    """Drop all changes of a log without a readable record: its disk may not be mounted, and only queues may be left."""
+    """Drop all changes if the log has no readable record.
+
+    An unmounted disk looks the same, and the queues may be all that is left.
+    """
     if not is_new(store):
         text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
         found.findings.append(finding("S007", text))
@@ -375,9 +378,9 @@ class _Closing:
 
     def _lost_of(self, number: int, region: Region) -> list[Lost]:
         """Return the lost records of a region, and take them out of ``known`` and, unless readable, out of the region."""
-        told = self._merged(region, self.known.pop(number, []))
+        lost_records = self._merged(region, self.known.pop(number, []))
         region.lost = [lost for lost in region.lost if lost.is_readable]
-        return told
+        return lost_records
 
     def _close(self, region: Region, lost_records: list[Lost], on_progress: Progress | None = None) -> ClosedRegion:
         known, dead = self.skipping.parted(lost_records) if self.skipping is not None else (lost_records, [])
@@ -398,8 +401,8 @@ class _Closing:
             lost=[*before.region.lost, *given_up, *region.lost],
         )
         with_tombstone = [lost for lost in before.tombstones if lost != before.given_up]
-        others = [*with_tombstone, *before.unplaced, *before.skipped, *lost_records]
-        return self._close(joined, self._merged(joined, others))
+        lost_of_both = [*with_tombstone, *before.unplaced, *before.skipped, *lost_records]
+        return self._close(joined, self._merged(joined, lost_of_both))
 
     def _merged(self, region: Region, by_entries: list[Lost]) -> list[Lost]:
         """Merge the lost records of a region that record heads name with those that queue entries name.

@@ -12,7 +12,7 @@ from store_core.storage.store import QueueKey, Store
 
 
 def lowered_progress(store: Store, ends: Mapping[QueueKey, int], config: ConfigFiles) -> dict[str, bytes]:
-    """Return progress files, by their path in the store, in which progress after a queue's new end is set to that end.
+    """Return progress files with progress after a queue's new end set to that end, by their path in the store.
 
     Otherwise a group would not get the messages to which a broker gives the lost messages' queue offsets. Progress in
     queues that ``ends`` does not contain is kept.

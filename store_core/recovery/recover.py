@@ -221,8 +221,8 @@ def _losses(
     lost: Iterable[LostRun],
     given_up: Iterable[LostRun],
 ) -> Losses:
-    outcome, begins = prediction.outcome, found.edited.log.min_phy_offset
-    begin = log_begin(store, begin_phy_offset=begins, last_timestamp_ms=found.survey.last_store_timestamp_ms)
+    outcome, begin_phy_offset = prediction.outcome, found.edited.log.min_phy_offset
+    begin = log_begin(store, begin_phy_offset=begin_phy_offset, last_timestamp_ms=found.survey.last_store_timestamp_ms)
     thrown_away = outcome.thrown_away_messages if outcome.starts else None
     return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
 
@@ -287,9 +287,9 @@ def _after(
     if found.is_empty:
         return start_after(store, assumed, None)
     changes = (found.queue_changes, found.index_changes)
-    files, progress, gone = small_files(store, found), walks.more(), (paths.ABORT,)
+    files, progress, removed = small_files(store, found), walks.more(), (paths.ABORT,)
     return start_after(
-        store, assumed, found.edited, changes, files, gone, is_whole=is_whole, version=version, on_progress=progress
+        store, assumed, found.edited, changes, files, removed, is_whole=is_whole, version=version, on_progress=progress
     )
 
 

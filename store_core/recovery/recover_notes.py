@@ -61,14 +61,14 @@ def in_recover(findings: Iterable[Finding], plan: Plan, options: KeepOptions | N
     """Return the findings with advice that names what the plan does, instead of the command that is already running."""
     if not plan.steps:
         return tuple(findings)
-    gone = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    removed = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
     written = {step.path for step in plan.steps}
     fills = options is None or options.fill
-    return tuple(replace(found, advice=_advice(found, gone, written, fills=fills)) for found in findings)
+    return tuple(replace(found, advice=_advice(found, removed, written, fills=fills)) for found in findings)
 
 
-def _advice(found: Finding, gone: set[str], written: set[str], *, fills: bool) -> str:
-    if found.file in gone and found.code[0] in "LQI":
+def _advice(found: Finding, removed: set[str], written: set[str], *, fills: bool) -> str:
+    if found.file in removed and found.code[0] in "LQI":
         return "The plan removes it."
     if found.code in _HOLES and not fills:
         return "It is left as it is (--no-fill)."
@@ -85,13 +85,13 @@ def loans_of(options: KeepOptions, earlier: Iterable[SkippedEarlier] = ()) -> li
     return [
         {
             "sibling": str(root),
-            "records": sum(loan.records for loan in mine),
-            "bytes": sum(loan.size_bytes for loan in mine),
-            "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in mine],
+            "records": sum(loan.records for loan in loans),
+            "bytes": sum(loan.size_bytes for loan in loans),
+            "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in loans],
             "earlier": earlier_by_sibling.get(number),
         }
         for number, root in enumerate(options.siblings)
-        for mine in [[loan for loan in options.loans or () if loan.sibling == number]]
+        for loans in [[loan for loan in options.loans or () if loan.sibling == number]]
     ]
 
 
@@ -186,8 +186,8 @@ def _repair_note(repairs: list[Repair]) -> str:
     if not repairs:
         return ""
     named = [f"{r.topic}/{r.queue_id} {r.queue_offset} ({', '.join(r.fields)})" for r in repairs[:_MOST_NAMED]]
-    more = [f"and {len(repairs) - _MOST_NAMED} more"] if len(repairs) > _MOST_NAMED else []
-    return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *more])}"
+    rest = [f"and {len(repairs) - _MOST_NAMED} more"] if len(repairs) > _MOST_NAMED else []
+    return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *rest])}"
 
 
 def _dead_note(found: KeepPlan) -> str:
@@ -205,17 +205,17 @@ def _kept_note(kept: Kept) -> str:
     if not kept.messages:
         return ""
     named = [f"{lost.topic}/{lost.queue_id} {lost.queue_offset} ({why})" for lost, why in kept.first]
-    more = [f"and {kept.messages - len(named)} more"] if kept.messages > len(named) else []
-    return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
+    rest = [f"and {kept.messages - len(named)} more"] if kept.messages > len(named) else []
+    return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *rest])}"
 
 
 def _delay_note(found: KeepPlan) -> str:
     delays = found.configuration.delays if found.configuration is not None else {}
     if not delays:
         return ""
-    told = [f"level {level} goes on at {delay.queue_offset}" for level, delay in delays.items()]
+    levels = [f"level {level} goes on at {delay.queue_offset}" for level, delay in delays.items()]
     again = sum(delay.again for delay in delays.values())
-    text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(told)}"
+    text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(levels)}"
     if not again:
         return text
     return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"

@@ -107,7 +107,7 @@ class RecoveryState:
     own_end_phy_offset: int = 0  # end of this store's own last good record
     moved: list[Move] = field(default_factory=list)  # files that return to their own offsets
     shifted: list[Shift] = field(default_factory=list)  # ranges that return to their own offsets
-    earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
+    earlier: list[Earlier] = field(default_factory=list)  # siblings whose log starts before this store's
     is_first: bool = True  # the first walk found this, without edits
 
 

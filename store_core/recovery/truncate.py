@@ -149,13 +149,16 @@ def _cut(store: Store, phy_offset: int, walks: WalkProgress) -> Iterator[_Cut]:
 
 def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
     """Return a new checkpoint if the present one is ahead of the cut log or damaged."""
-    now, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
-    full = cut.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
-    ahead = max(now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms) > last or now.index_msg_timestamp_ms > full
-    ahead |= max(now.confirm_phy_offset, now.logics_phy_offset) > cut.survey.last_phy_offset
-    if not ahead and not now.findings:
+    present, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
+    full = cut.derivation.index_timestamp_ms(present.index_msg_timestamp_ms)
+    ahead = (
+        max(present.physic_msg_timestamp_ms, present.logics_msg_timestamp_ms) > last
+        or present.index_msg_timestamp_ms > full
+    )
+    ahead |= max(present.confirm_phy_offset, present.logics_phy_offset) > cut.survey.last_phy_offset
+    if not ahead and not present.findings:
         return {}
-    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not now.findings else b""
+    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not present.findings else b""
     data = rebuilt_checkpoint(
         existing,
         last_store_timestamp_ms=last,

@@ -87,7 +87,7 @@ def scan_log(
     options: ScanOptions | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[FrameTable]:
-    """Yield a table for each window, with every frame of the log whose first byte lies in [from, to), in log order.
+    """Yield a table for each window, with every frame whose first byte lies in [from, to), in log order.
 
     ``from_phy_offset`` may be any offset: the walk resynchronises there unless it is a segment's start. Missing segments
     become HOLE rows. A table is valid until the next one is taken. ``on_progress`` gets the bytes walked so far.
@@ -100,10 +100,10 @@ def scan_log(
     if not options.runs:  # callers that scan in runs use stores to which no broker writes
         alone = replace(options, jobs=0)
 
-        def again(start: int, end: int) -> Iterator[FrameTable]:
+        def tables_now(start: int, end: int) -> Iterator[FrameTable]:
             return log_tables(store, alone, start, end, chained=start != from_phy_offset)
 
-        tables = settled(tables, lambda: is_locked(store.root), again)
+        tables = settled(tables, lambda: is_locked(store.root), tables_now)
     yield from tables
     give_freed_memory_back()
 

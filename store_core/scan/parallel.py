@@ -162,7 +162,7 @@ def _help(waiting: deque[_Piece]) -> None:
 
 
 def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
-    """Yield the rows of a piece from the frame that starts at ``at`` to its last frame; none if no frame starts there."""
+    """Yield the rows of a piece from the frame at ``at`` to its last frame; none if no frame starts there."""
     if len(tables) == 1 and len(tables[0]) and tables[0].is_good and tables[0].phy_offset[0] == at:
         yield tables[0]
         return

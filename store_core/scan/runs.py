@@ -93,9 +93,9 @@ def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None)
 
 def _after_unreadable(lost: FrameRow, runs: Runs) -> Runs:
     """Return the rows after an unreadable range, which is extended over the rest of a record."""
-    first, *others = runs.rows
+    first, *following = runs.rows
     if first.kind == FrameKind.DAMAGE:
-        return Runs([lost._replace(size_bytes=first.end_phy_offset - lost.phy_offset), *others], runs.message_count)
+        return Runs([lost._replace(size_bytes=first.end_phy_offset - lost.phy_offset), *following], runs.message_count)
     return Runs([lost, *runs.rows], runs.message_count)
 
 
@@ -221,14 +221,14 @@ def window_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Run
 
     segment = piece.segment
     stop = None if piece.to_phy_offset >= nominal_end(store.log, segment) else piece.to_phy_offset
-    how = ScanOptions(
+    scan_options = ScanOptions(
         check_crc=bool(options.flags & ScanFlag.CHECK_CRC),
         check_property_crc=bool(options.flags & ScanFlag.CHECK_PROPERTY_CRC),
         properties=False,
         runs=True,
         read_ahead=options.read_ahead,
     )
-    for table in scan_segment(store, segment, how, piece.from_phy_offset, stop, chained=piece.chained):
+    for table in scan_segment(store, segment, scan_options, piece.from_phy_offset, stop, chained=piece.chained):
         columns = table.kind, table.code, table.phy_offset, table.size_bytes
         queues = table.own_phy_offset, table.queue_id, table.queue_offset
         topics = [table.topics[topic] if topic >= 0 else b"" for topic in table.topic_id.tolist()]

@@ -36,21 +36,21 @@ def _find(store: Store) -> int | None:
     start: int | None = None
     for segment in reversed(store.log.segments):
         run: int | None = None
-        whole = True
+        is_stale = True
         for table in scan_segment(store, segment, ScanOptions(check_crc=False)):
             old = table.messages & table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset)
             good_rows = np.flatnonzero(table.messages & ~old)
             first_candidate = 0
             if len(good_rows):
-                run, whole, first_candidate = None, False, int(good_rows[-1]) + 1
+                run, is_stale, first_candidate = None, False, int(good_rows[-1]) + 1
             for row in np.flatnonzero(old[first_candidate:]) + first_candidate:
                 if has_entry(store, table, int(row)):
-                    run, whole = None, False
+                    run, is_stale = None, False
                 elif run is None:
                     run = int(table.phy_offset[row])
         if run is not None:
             start = run
-        if not whole:
+        if not is_stale:
             break
     return start
 

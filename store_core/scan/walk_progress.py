@@ -42,8 +42,8 @@ class WalkProgress:
             self._before = self._done
         self._started += 1
         self._report_total()
-        before, most = self._before, self._size_bytes  # a walk may read bytes after the log's end
-        return None if self._on_progress is None else lambda done_bytes: self._report(before + min(done_bytes, most))
+        before, limit = self._before, self._size_bytes  # a walk may read bytes after the log's end
+        return None if self._on_progress is None else lambda done_bytes: self._report(before + min(done_bytes, limit))
 
     def more(self) -> Progress | None:
         """Return the progress callback of an additional walk that is not among the planned ones."""

@@ -57,7 +57,7 @@ class Windows:
         return window, len(window)
 
     def _place(self, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
-        """Return the place of a window in the buffer, and how many of its bytes are there already."""
+        """Return the place of a window in the buffer, and how many of its bytes the buffer has already."""
         if size_bytes > len(self._buffer) or len(self._buffer) > self._size_bytes >= size_bytes:
             self._buffer = self._buffers.take(max(size_bytes, self._size_bytes))
             self._filled = range(0)

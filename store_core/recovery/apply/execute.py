@@ -263,7 +263,7 @@ def _depth(path: str) -> int:
 
 
 def new_runs(writer: Writer, records: Records, step: Step) -> Iterator[bytes | Hole]:
-    """Yield the bytes that a step writes into its range, a window at a time; a long run of zeros is one hole."""
+    """Yield the new bytes of a step's range, a window at a time; a long run of zeros is one hole."""
     if step.op is Op.ZERO_RANGE:
         yield Hole(step.size_bytes or 0)
     elif isinstance(step.content, Content):

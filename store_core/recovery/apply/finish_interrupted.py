@@ -143,8 +143,8 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
 def _kept_times(change: Change) -> Collection[str]:
     """Return the folders whose times an interrupted undo keeps; the journal of rmqctl 0.1 named the other folders."""
     entry = change.journal.last("undoing")
-    if isinstance(others := entry.get("folders"), list):
-        return [path for path in change.records.folders if path not in others]
+    if isinstance(restored := entry.get("folders"), list):
+        return [path for path in change.records.folders if path not in restored]
     later = entry.get("later_folders")
     return later if isinstance(later, list) else ()
 

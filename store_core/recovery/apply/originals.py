@@ -90,7 +90,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The state of a path after a change: a file's length and digest, or a folder's time; all None if there is neither."""
+    """The state of a path after a change.
+
+    It has a file's length and digest, or a folder's time; all are None if neither exists.
+    """
 
     path: str
     size_bytes: int | None = None

@@ -1,4 +1,7 @@
-"""Check that an interrupted change can be finished or taken back: each of its bytes must be the old or the new one."""
+"""Check that an interrupted change can be finished or taken back.
+
+Each byte of its files must be the old or the new one.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +95,8 @@ def assert_room_back(change: Change) -> None:
 
 def _kept_is_whole(change: Change, original: Original) -> bool:
     if original.crc32c is not None:
-        whole = Digest(original.crc32c, original.size_bytes)
-        return whole in (_digest(change, original.kept or ""), _digest(change, original.path))
+        digest = Digest(original.crc32c, original.size_bytes)
+        return digest in (_digest(change, original.kept or ""), _digest(change, original.path))
     kept = change.writer.path(original.kept or "")
     return kept.exists() and all(
         digest_range(kept, r.kept_offset, r.size_bytes) == Digest(r.crc32c, r.size_bytes) for r in original.ranges
@@ -155,7 +158,7 @@ def _new_source(change: Change, step: Step) -> _Source:
 
 
 class _Source:
-    """Bytes that a range may contain: those of an own file of rmqctl (or a part of it), of a content, or zeros."""
+    """Bytes that a range may contain: those of a kept or staged file, of a content, or zeros."""
 
     def __init__(
         self, path: Path | None = None, piece: KeptRange | None = None, content: Content | None = None

@@ -145,7 +145,7 @@ def _assert_own(change: Change, path: str, name: str) -> None:
 
 
 def _widest_mode(change: Change, path: str) -> int:
-    """Return the mode bits that a new file may have: those of its folder, and those of the file that it replaces."""
+    """Return the mode bits that a new file may have: those of its folder and of the file that it replaces."""
     bits = OUR_FILE_MODE | (folder_like(change.writer.path(path).parent).mode & FILE_BITS)
     original = change.records.originals[path]
     for name in (path, original.kept or ""):

@@ -203,17 +203,17 @@ def _summing(on_progress: Callable[[int], None] | None) -> Advance:
 
 def _checked_report(change: Change, applied: bool) -> UndoReport:
     """Check that files are as the change left them and that kept bytes are whole. Return what undo restores."""
-    left = left_of(change.journal)
+    states = left_of(change.journal)
     try:
         for path in change.plan.by_path:
-            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != left.get(path):
+            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != states.get(path):
                 raise PlanOutOfDateError(
                     f"something else has changed the file since {change.journal.id}",
                     path=path,
                     to_do=_later_change(change, path) or "copy aside what you need; undo would overwrite it",
                 )
         assert_can_go_back(change)
-        later = tuple(path for path in change.records.folders if _used_later(change, path, left))
+        later = tuple(path for path in change.records.folders if _used_later(change, path, states))
     except OSError as error:
         raise failed(error, f"cannot look at what {change.journal.id} changed") from error
     return UndoReport(change.journal.id, tuple(_items(change)), later, applied)
@@ -227,11 +227,11 @@ def _found(change: Change, path: str) -> Left:
     return Left(path, found.size_bytes, found.crc32c)
 
 
-def _used_later(change: Change, path: str, left: Mapping[str, Left]) -> bool:
+def _used_later(change: Change, path: str, states: Mapping[str, Left]) -> bool:
     """Return True if a folder's time has changed since the change, so that undo must not set it back."""
     real = change.writer.path(path)
-    then = left[path].mtime_ns if path in left else None
-    return then is not None and real.exists() and real.stat().st_mtime_ns != then
+    mtime_ns = states[path].mtime_ns if path in states else None
+    return mtime_ns is not None and real.exists() and real.stat().st_mtime_ns != mtime_ns
 
 
 def _later_change(change: Change, path: str) -> str | None:
@@ -256,5 +256,5 @@ def _items(change: Change) -> Iterator[UndoItem]:
             what = "restore bytes" if ranges else "restore time"
             yield UndoItem(path, what, original.size_bytes, original.mtime_ns, ranges)
         else:
-            whole = (0, original.size_bytes)
-            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns, (whole,))
+            whole_file = (0, original.size_bytes)
+            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns, (whole_file,))

@@ -103,8 +103,8 @@ class _Walk:
         self.stretches = Stretches()
         self.lost_places = Places()
         runs = [outcome.lost] if outcome.thrown_away == outcome.lost else [outcome.lost, outcome.thrown_away]
-        self.cut_runs = [RunTimes(each, lambda table: _from(table, cut)) for each in runs]
-        self.other_runs = [RunTimes(each, lambda table: ~_from(table, cut)) for each in runs]
+        self.cut_runs = [RunTimes(lost_runs, lambda table: _from(table, cut)) for lost_runs in runs]
+        self.other_runs = [RunTimes(lost_runs, lambda table: ~_from(table, cut)) for lost_runs in runs]
         kept_runs = recovery.lost if recovery is not None else ()
         self.run_places = places_of(store, kept_runs, self.lost_places)
         self.kept_runs = RunTimes(kept_runs, is_bad, neighbours=True, places=self.lost_places)

@@ -1,4 +1,4 @@
-"""Draw a map of the log: each segment as a strip of spans, exact if there are few, coarser if there are many.
+"""Draw a map of the log with a strip of spans for each segment: exact if they are few, else coarser.
 
 Memory grows with the number of segments and is bounded for each of them, whatever the damage.
 """
@@ -160,13 +160,13 @@ class LogMapper:
         for strip in self._strips:
             _mark_lost(strip, lost)
         self._report_unused()
-        gone = frozenset(deleted)
+        deleted_names = frozenset(deleted)
         for strip in self._strips:
             if len(strip.spans) > self._most:
                 self._coarsen(strip)
             is_cut = max_phy_offset is not None and strip.end > max_phy_offset and _is_used(strip, max_phy_offset)
             fate: Literal["kept", "cut", "deleted"] = "cut" if is_cut else "kept"
-            fate = "deleted" if strip.name in gone else fate
+            fate = "deleted" if strip.name in deleted_names else fate
             yield SegmentStrip(
                 strip.name,
                 strip.start,

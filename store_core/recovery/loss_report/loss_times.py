@@ -162,10 +162,10 @@ class Stretches:
         if len(places):
             self._close(int(times[places[0]]))
         edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]])))
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            following = int(np.searchsorted(places, begin))
-            self._starts.append(int(table.phy_offset[begin]))
-            self._ends.append(int(table.phy_offset[end - 1] + table.size_bytes[end - 1]))
+        for first_row, end_row in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            following = int(np.searchsorted(places, first_row))
+            self._starts.append(int(table.phy_offset[first_row]))
+            self._ends.append(int(table.phy_offset[end_row - 1] + table.size_bytes[end_row - 1]))
             self._before.append(int(times[places[following - 1]]) if following else self._last)
             self._after.append(_NONE)
             if following < len(places):
@@ -179,7 +179,7 @@ class Stretches:
         self._open = len(self._after)
 
     def around(self, first_phy_offset: int, last_phy_offset: int) -> TimeSpan:
-        """Return the times of the good messages around two offsets of the log; an empty span if one is in no range."""
+        """Return the times of the good messages around two log offsets; an empty span if one is in no range."""
         first, last = self._at(first_phy_offset), self._at(last_phy_offset)
         if first is None or last is None:
             return TimeSpan()

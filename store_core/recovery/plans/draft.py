@@ -55,15 +55,15 @@ class Draft:
 
     def set_length(self, path: Path | str, size_bytes: int, *, why: str = "") -> None:
         """Cut a file, or extend it by zeros."""
-        name, now = self._length_now(path)
+        name, length_now = self._length_now(path)
         with _reading():
-            cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
-        self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, now, why=why))
+            cut = digest_range(self.places.resolve(name), size_bytes, max(0, length_now - size_bytes))
+        self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, length_now, why=why))
 
     def set_mtime(self, path: Path | str, mtime_ns: int, *, why: str = "") -> None:
         """Set a file's modification time, with or without other changes in place."""
-        name, now = self._length_now(path)
-        self._steps.append(Step(Op.SET_MTIME, name, expect_file_size_bytes=now, mtime_ns=mtime_ns, why=why))
+        name, length_now = self._length_now(path)
+        self._steps.append(Step(Op.SET_MTIME, name, expect_file_size_bytes=length_now, mtime_ns=mtime_ns, why=why))
 
     def replace_file(
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
@@ -142,10 +142,10 @@ class Draft:
     def _add_range(
         self, op: Op, path: Path | str, offset: int, size_bytes: int, content: Content | Built | None, why: str
     ) -> None:
-        name, now = self._length_now(path)
+        name, length_now = self._length_now(path)
         with _reading():
             found = digest_range(self.places.resolve(name), offset, size_bytes)
-        self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, now, content, why=why))
+        self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, length_now, content, why=why))
 
     def _whole(self, path: Path | str) -> tuple[str, Digest]:
         name = self._writable(path)

@@ -87,9 +87,9 @@ def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterat
     if not real.is_dir() or real.is_symlink():
         yield "it is no folder"
         return
-    gone = {p for p, steps in plan.by_path.items() if steps[0].op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    removed = {p for p, steps in plan.by_path.items() if steps[0].op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
     for entry in real.iterdir():
-        if writer.places.name(entry) not in gone:
+        if writer.places.name(entry) not in removed:
             yield f"{entry.name} would remain in it"
 
 

@@ -205,7 +205,7 @@ def _all_of(kind: type[Part], found: list[object]) -> Iterator[Part]:
 
 
 class _Parts:
-    """Makes each step and witness as soon as its JSON is read, because dicts of all steps take several times the memory."""
+    """Makes each step and witness as soon as its JSON is read, because dicts of all steps take much more memory."""
 
     def __init__(self) -> None:
         self._literal_bytes = 0

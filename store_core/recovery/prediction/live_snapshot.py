@@ -74,8 +74,8 @@ def _small_parts(store: Store) -> tuple[dict[Path, list[Patch]], dict[Path, int]
     checkpoint = store.root / paths.CHECKPOINT
     for path in (checkpoint, *store.index_files):
         size = path.stat().st_size if is_there(path) and path.is_file() else 0
-        most = size if path == checkpoint else index.HEADER.size_bytes
-        if data := store.cache.read(path, 0, min(size, most)) if size else b"":
+        wanted_bytes = size if path == checkpoint else index.HEADER.size_bytes
+        if data := store.cache.read(path, 0, min(size, wanted_bytes)) if size else b"":
             shown[path], sizes[path] = [Patch(0, len(data), ((0, data),))], size
     return shown, sizes
 

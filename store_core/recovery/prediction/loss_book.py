@@ -129,9 +129,9 @@ def runs_of(table: FrameTable, rows: Ints, queues: Ints) -> TableRuns:
     order = np.argsort(queues, kind="stable")
     rows, queues = rows[order], queues[order]
     counts, queue_offsets = _messages_in(table, rows), table.queue_offset[rows]
-    begins = np.ones(len(rows), np.bool_)
-    begins[1:] = (queues[1:] != queues[:-1]) | (np.diff(queue_offsets) != counts[:-1])
-    starts = np.flatnonzero(begins)
+    is_start = np.ones(len(rows), np.bool_)
+    is_start[1:] = (queues[1:] != queues[:-1]) | (np.diff(queue_offsets) != counts[:-1])
+    starts = np.flatnonzero(is_start)
     sums = (
         np.add.reduceat(column, starts) if len(starts) else starts
         for column in (np.ones(len(rows), np.int64), counts, table.size_bytes[rows].astype(np.int64))

@@ -131,7 +131,7 @@ class _Finder:
         return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
-        """Yield the tables of a part of a file, and of data inside its blanks, because damage can look like a blank."""
+        """Yield the tables of a part of a file and of data in its blanks, because damage can look like a blank."""
         log = self._store.log.holding(segment)
         if segment.phy_offset < 0:  # the file's name has a minus sign, and a scan takes no negative offsets
             start, end = start - segment.phy_offset, end - segment.phy_offset
@@ -262,8 +262,8 @@ class _Finder:
         numbers, known = table.queue_offset[rows], self._known[queues]
         within = np.flatnonzero(~mask & (numbers >= known["min"]) & (numbers < known["max"]))
         within = within[np.argsort(queues[within], kind="stable")]
-        begins = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
-        for part in np.split(within, np.flatnonzero(begins) + 1) if len(within) else ():
+        is_start = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
+        for part in np.split(within, np.flatnonzero(is_start) + 1) if len(within) else ():
             key = self._keys[queues[part[0]]]
             mask[part] = self._have_others_numbers(key, table, rows[part])
         return mask
@@ -369,7 +369,7 @@ def _after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
 
 
 def _reached_ranges(queue: QueueState) -> Iterator[tuple[int, int, int]]:
-    """Yield the start of each file of a queue and the range in it that consumers reach, in bytes of the queue.
+    """Yield the start of each file of a queue and the range that consumers reach, in bytes of the queue.
 
     There may be holes between files.
     """
@@ -439,7 +439,7 @@ def _incomplete(
 def _files_of(
     queue: QueueState, log_start: int, log_end: int, *, uses_runs: bool
 ) -> Iterator[tuple[int, int, EntryRun | None]]:
-    """Yield, for each file of a queue, the range that consumers reach, and the file's run if it describes just this range.
+    """Yield the range of each queue file that consumers reach, and the file's run if it describes just this range.
 
     It does if both hold:
 
@@ -458,7 +458,7 @@ def _files_of(
 
 
 def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
-    """Return True if the records of a segment end at ``at``: at the end of the log or the segment, or before a blank."""
+    """Return True if a segment's records end at ``at``: at the end of the log or segment, or before a blank."""
     if at >= end:
         return at == end
     prefix = store.log.read(at, record.PREFIX.size_bytes)
