@@ -61,7 +61,7 @@ class DelayTracker:
     _levels: list[int] = field(default_factory=list)
     _known: dict[int, _Level] = field(default_factory=dict)
     _digests: array[int] = field(default_factory=lambda: array("Q"))
-    _places: array[int] = field(default_factory=lambda: array("H"))  # in _levels; _DELIVERED for a delivered copy
+    _places: array[int] = field(default_factory=lambda: array("H"))  # index in _levels; _DELIVERED for a copy
     _numbers: array[int] = field(default_factory=lambda: array("q"))
     _max_rows: int = _MAX_NEW_ROWS
 

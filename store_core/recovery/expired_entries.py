@@ -57,7 +57,7 @@ def existing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: i
     full = (v.header.end_timestamp_ms for v in before if v.header.index_count >= sizes.entries)
     expired = frozenset(v.path.name for v in before)
     entries = _expired_entries(store, last, log_min_phy_offset)
-    start = _start(store, last, entries) if entries else None
+    start = _index_start(store, last, entries) if entries else None
     return ExistingIndex(expired, start, max(full, default=0))
 
 
@@ -84,7 +84,7 @@ def _expired_entries(store: Store, view: IndexFileView, log_min_phy_offset: int)
     return count
 
 
-def _start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
+def _index_start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
     header = IndexHeaderState(*view.header)
     return IndexStart(header, entries, lambda first, count: view.read(store, first, count).copy())
 
@@ -105,7 +105,7 @@ def expired_queue_files(
 ) -> Iterator[ExpiredQueueFile]:
     """Yield the last adjoining files of a queue without a message in the log; none if no record has expired."""
     size = files.file_size_bytes
-    joined, end = _kept(files, log_min_phy_offset, batch=batch)
+    joined, end = _expired_segments(files, log_min_phy_offset, batch=batch)
     for segment in joined:
         if segment.phy_offset < end:
             yield ExpiredQueueFile(
@@ -119,7 +119,7 @@ def expired_queue_files(
 
 def queue_end(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = False) -> int:
     """Return the queue offset after the last entry for an expired record; 0 without one."""
-    _, end = _kept(files, log_min_phy_offset, batch=batch)
+    _, end = _expired_segments(files, log_min_phy_offset, batch=batch)
     if not batch:
         return end // queue.ENTRY.size_bytes
     last = files.read(end - queue.BATCH_ENTRY.size_bytes, queue.BATCH_ENTRY.size_bytes) if end else b""
@@ -137,7 +137,7 @@ def last_number(chunks: Iterable[Rows]) -> int:
     return end
 
 
-def _kept(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool) -> tuple[list[Segment], int]:
+def _expired_segments(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool) -> tuple[list[Segment], int]:
     """Return the last adjoining files that start with entries for expired records, and the end of these entries in bytes.
 
     The end is 0 if there are none.

@@ -99,7 +99,7 @@ def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
     in_55 = runs_under_55(store)
     if in_55 and not (
         present.logics_msg_timestamp_ms or present.logics_phy_offset
-    ):  # as a broker of less than a minute leaves it
+    ):  # a broker that ran less than a minute leaves this
         is_right |= 0 < present.physic_msg_timestamp_ms <= last
     is_right &= present.logics_phy_offset <= survey.last_phy_offset
     if not present.findings and is_right and 0 <= present.index_msg_timestamp_ms <= full:

@@ -191,7 +191,7 @@ def _plan_keep(
         else:  # the edited log has other records
             derivation = derive_again(derivation, edited.log, walks.next())
         for rounds_left in reversed(range(_MAX_ROUNDS)):  # a corrected record can reveal other misplaced ones
-            if not _corrected(store, closed_regions, edited, derivation, state, is_last=not rounds_left):
+            if not _correct_places(store, closed_regions, edited, derivation, state, is_last=not rounds_left):
                 break
             edited = close(closed_regions, restored=state.restored)
             derivation = derive_again(derivation, edited.log, walks.more())
@@ -271,7 +271,7 @@ def _delays(store: Store, found: KeepPlan, walks: WalkProgress) -> dict[int, Del
         return delay_levels_from_log(view, found.derivation.queue_ends(), walks.more())
 
 
-def _corrected(
+def _correct_places(
     store: Store,
     closed_regions: list[ClosedRegion],
     edited: EditedLog,
@@ -282,13 +282,13 @@ def _corrected(
 ) -> bool:
     """Correct records and tombstones whose queue or queue offset is wrong in the edited log; return True if any was."""
     if not is_last:
-        moved = _moved(store, edited, derivation, state)
-        if _renumbered(closed_regions, derivation.queues()) or moved:
+        moved = _restore_misplaced(store, edited, derivation, state)
+        if _renumber_tombstones(closed_regions, derivation.queues()) or moved:
             return True
     return without_unfounded(closed_regions, derivation.queues(), derivation.rows)
 
 
-def _moved(store: Store, edited: EditedLog, derivation: Derivation, state: RecoveryState) -> bool:
+def _restore_misplaced(store: Store, edited: EditedLog, derivation: Derivation, state: RecoveryState) -> bool:
     """Restore the queue and queue offset that misplaced records were sent to; return True if there were any."""
     restored = Ranges((at, at + patch.end) for at, patch in state.restored.items())
     closed = Ranges((region.phy_offset, region.end_phy_offset) for region in state.survey.regions)
@@ -303,7 +303,7 @@ def _moved(store: Store, edited: EditedLog, derivation: Derivation, state: Recov
     return bool(repairs)
 
 
-def _renumbered(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bool:
+def _renumber_tombstones(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bool:
     """Give tombstones the queue offsets that their queue leaves free; return True if any changed.
 
     A damaged head can name a wrong queue offset.
@@ -322,7 +322,7 @@ def _renumbered(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bo
             known: list[Lost] = []
             for at, lost in tombstones:
                 if isinstance(lost, LostRecord) and lost != closed_region.given_up:
-                    known.append(_placed(lost, placed.get(at, {})))
+                    known.append(_with_queue_offsets(lost, placed.get(at, {})))
                 elif isinstance(lost, LostRows):
                     known.append(lost)
             closed_again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
@@ -332,7 +332,7 @@ def _renumbered(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bo
     return found
 
 
-def _placed(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
+def _with_queue_offsets(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
     """Return ``lost`` with the queue offsets of ``numbers``, by topic, in its queue and its light queues."""
     lights = tuple((name, numbers.get(name, number)) for name, number in lost.light_queues)
     return replace(lost, queue_offset=numbers.get(lost.topic, lost.queue_offset), light_queues=lights)
@@ -368,7 +368,7 @@ class _Closing:
             closed_region = self._close(region, lost_records, behind(on_progress, done))
             done += region.size_bytes
             if closed_regions and closed_regions[-1].end_phy_offset > closed_region.phy_offset:
-                closed_region = self._as_one(closed_regions.pop(), closed_region, lost_records)
+                closed_region = self._close_as_one(closed_regions.pop(), closed_region, lost_records)
             closed_regions.append(closed_region)
         return closed_regions
 
@@ -388,7 +388,9 @@ class _Closing:
         closed_region.skipped = dead
         return closed_region
 
-    def _as_one(self, before: ClosedRegion, closed_region: ClosedRegion, lost_records: list[Lost]) -> ClosedRegion:
+    def _close_as_one(
+        self, before: ClosedRegion, closed_region: ClosedRegion, lost_records: list[Lost]
+    ) -> ClosedRegion:
         given_up = [replace(g, is_readable=True) for g in {before.given_up, closed_region.given_up} if g is not None]
         region = closed_region.region
         joined = replace(

@@ -142,7 +142,7 @@ def recover(
             # The check runs before the plan, while little else is held in memory.
             checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
             give_freed_memory_back()
-            recover_by = _as_broker if policy == "broker" else _keeping
+            recover_by = _recover_as_broker if policy == "broker" else _recover_keep
             recovery = recover_by(request, view, prediction, checked, walks, opened)
             walks.end()
             return recovery
@@ -172,7 +172,7 @@ def _is_loss(recovery: Recovery) -> bool:
     return bool(recovery.lost) or recovery.prediction.outcome.is_loss or recovery.after.is_loss
 
 
-def _keeping(
+def _recover_keep(
     request: _Request,
     store: Store,
     prediction: Prediction,
@@ -227,7 +227,7 @@ def _losses(
     return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
 
 
-def _as_broker(
+def _recover_as_broker(
     request: _Request,
     store: Store,
     prediction: Prediction,

@@ -44,7 +44,7 @@ _MAX_LMQ_REPAIRS: Final = 1 << 14  # records whose list of light queues is repai
 
 
 class TombstoneRegions:
-    """Collect where an earlier recovery wrote tombstones and fillers: a replica may have the lost messages."""
+    """Collects the regions where an earlier recovery wrote tombstones and fillers; a replica may have the lost messages."""
 
     def __init__(self, log: SegmentSequence) -> None:
         self._log = log
@@ -245,7 +245,7 @@ def _stray_files(work: _Work) -> None:
 def _shifted_records(work: _Work) -> None:
     """Move ranges back that a bad copy shifted by some bytes."""
     claimed = Ranges((at, at + patch.end) for at, patch in work.zeros.items())
-    found = shifted(work.store, work.state.survey, claimed, _out_of_place(work.store, work.stray_files))
+    found = shifted(work.store, work.state.survey, claimed, _moved_files(work.store, work.stray_files))
     work.shifts, work.put_back = found.shifts, found.put_back
     if work.put_back:
         work.zeros |= found.zeros
@@ -296,7 +296,7 @@ def _damaged_heads(work: _Work) -> None:
 PASSES: Final = (_first_walk, _stray_files, _shifted_records, _misdirected_records, _from_replicas, _damaged_heads)
 
 
-def _out_of_place(store: Store, moved: Displaced) -> list[Path]:
+def _moved_files(store: Store, moved: Displaced) -> list[Path]:
     """Return files whose bytes move to another offset, or are replaced by those of other files."""
     homes = {move.phy_offset for move in moved.moves}
     files = [segment.path for segment in store.log.segments if segment.phy_offset in homes]

@@ -75,7 +75,7 @@ def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: boo
     outcome, losses, steps = recovery.prediction.outcome, recovery.losses, recovery.plan.steps
     why, loss = _worst_first(recovery.findings), _loss(losses)
     if any(found.code in (_NO_LOG, _LOG_IN_PART) for found in why):
-        return _log_is_away(why)
+        return _missing_log(why)
     mend = ("recover", *options, "--apply") if steps else ()
     if live:
         mend = ("doctor",)
@@ -102,7 +102,7 @@ def verdict_after(prospect: Prospect, findings: Iterable[Finding]) -> Verdict:
     """Judge a store after a recovery was applied; ``findings`` are those of the closing check."""
     remaining = _worst_first(besides_missing_begin(findings))
     if any(each.code == _NO_LOG for each in remaining):
-        return _log_is_away(remaining)
+        return _missing_log(remaining)
     if not prospect.starts:
         state = f"a broker would still not start: {prospect.reason}"
         return Verdict("red", state, prospect.loss, _explain(remaining), remaining)
@@ -123,7 +123,7 @@ def verdict_after(prospect: Prospect, findings: Iterable[Finding]) -> Verdict:
     return Verdict("green", state, prospect.loss)
 
 
-def _log_is_away(why: tuple[Finding, ...]) -> Verdict:
+def _missing_log(why: tuple[Finding, ...]) -> Verdict:
     away = next(found for found in why if found.code in (_NO_LOG, _LOG_IN_PART))
     state = "the log is not there" if away.code == _NO_LOG else "a part of the log is not there"
     return Verdict("red", f"{state}: mount its disk, then look again", "not known", ("doctor",), why)

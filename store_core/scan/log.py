@@ -209,7 +209,7 @@ def _walk(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
     """Yield the tables of a segment, with stale ranges joined across windows. Return the offset where the walk ended."""
-    tables = _windowed(store, segment, options, windows, walk, to_phy_offset)
+    tables = _tables_by_window(store, segment, options, windows, walk, to_phy_offset)
     held: _Open | None = None
     while True:
         try:
@@ -236,7 +236,7 @@ def _walk(
             yield table
 
 
-def _windowed(
+def _tables_by_window(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
     """Yield the tables of a segment, window by window. Return the offset where the walk ended."""
@@ -268,7 +268,7 @@ def _windowed(
                 break  # the file ends here, so no further frame can be recognised
             wanted = min(max(result.need_bytes, 2 * wanted), MAX_RECORD_SIZE_BYTES, end - at)
             continue
-        table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
+        table, open_range = _with_open_range(result, window, at, open_range, last=at + result.next_at >= end)
         table = _cut(without_stale(store, table), to_phy_offset)
         if options.index_tags and at < options.index_tags_from_phy_offset:
             table = _without_tag_keys(table, options.index_tags_from_phy_offset)
@@ -292,7 +292,7 @@ def _extend(open_range: _Open | None, at: int, end: int) -> tuple[_Open, _Open |
     return _Open(FrameKind.ZEROS, FrameCode.OK, at, end - at), open_range
 
 
-def _joined(
+def _with_open_range(
     result: Any, window: memoryview, at: int, open_range: _Open | None, *, last: bool
 ) -> tuple[FrameTable, _Open | None]:
     """Return the window's table, after the open range of the window before, and its own last open range, held back."""

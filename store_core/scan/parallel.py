@@ -51,16 +51,16 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     piece_size_bytes = PIECE_SIZE_BYTES
     if options.bytes_for is not None and store.log.is_plain(segment):
         bare = replace(alone, bytes_for=options.bytes_for)
-        at = yield from _joining(store, segment, bare, options.jobs, at, end, BARE_PIECE_SIZE_BYTES)
+        at = yield from _joined_pieces(store, segment, bare, options.jobs, at, end, BARE_PIECE_SIZE_BYTES)
     elif options.bytes_for is not None:
         piece_size_bytes = PATCHED_PIECE_SIZE_BYTES
     if at < end:
-        at = yield from _joining(store, segment, alone, options.jobs, at, end, piece_size_bytes)
+        at = yield from _joined_pieces(store, segment, alone, options.jobs, at, end, piece_size_bytes)
     if at < end:
         yield from scan_segment(store, segment, alone, at, chained=True)
 
 
-def _joining(
+def _joined_pieces(
     store: Store, segment: Segment, alone: ScanOptions, jobs: int, at: int, end: int, piece_size_bytes: int
 ) -> Generator[FrameTable, None, int]:
     """Yield the rows of the pieces from ``at`` up to the first that does not join or lacks needed bytes. Return their end."""
@@ -81,13 +81,13 @@ def _joining(
             if not waiting:
                 break
             if jobs > 1:
-                _help(waiting)
+                _walk_waiting(waiting)
             piece = waiting.popleft()
             tables = piece.found.result()
             if alone.bytes_for is not None and any(table.any_has(alone.bytes_for) for table in tables):
                 break
             if at < piece.stop:  # else a record that starts before the piece covers it
-                for table in _joined([without_stale(store, table) for table in tables], at):
+                for table in _joined_rows([without_stale(store, table) for table in tables], at):
                     at = table.end_phy_offset
                     yield table
                 joins = at >= piece.stop
@@ -148,7 +148,7 @@ class _Piece:
     found: Future[list[FrameTable]]
 
 
-def _help(waiting: deque[_Piece]) -> None:
+def _walk_waiting(waiting: deque[_Piece]) -> None:
     """Walk pieces that no thread has started, in order, until the first of all is done, or all are started."""
     while not waiting[0].found.done():
         piece = next((piece for piece in waiting if piece.found.cancel()), None)
@@ -161,7 +161,7 @@ def _help(waiting: deque[_Piece]) -> None:
             piece.found.set_exception(error)
 
 
-def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
+def _joined_rows(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
     """Yield the rows of a piece from the frame at ``at`` to its last frame; none if no frame starts there."""
     if len(tables) == 1 and len(tables[0]) and tables[0].is_good and tables[0].phy_offset[0] == at:
         yield tables[0]

@@ -184,7 +184,7 @@ class WindowsAhead(Windows):
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
         """Return a window as ``Windows.window`` does, which may be up to ``most_extra_bytes`` longer than requested."""
-        view = self._taken(phy_offset, size_bytes)
+        view = self._window_ahead(phy_offset, size_bytes)
         if view is None:
             view = super().window(phy_offset, size_bytes)
         self._last, self._last_end = view, phy_offset + len(view)
@@ -193,7 +193,7 @@ class WindowsAhead(Windows):
             self._ahead = self._thread.submit(self._read, self._turn, self._last_end)
         return view
 
-    def _taken(self, phy_offset: int, size_bytes: int) -> memoryview | None:
+    def _window_ahead(self, phy_offset: int, size_bytes: int) -> memoryview | None:
         """Return the window made of the last one's rest and the bytes read ahead; None if it must be read."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:

@@ -120,7 +120,7 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
     """
     match journal.state:
         case State.PREPARED:
-            if _went_forward(writer, journal):
+            if _carried_out(writer, journal):
                 return Outcome.FINISHED
             outcome = Outcome.ROLLED_BACK
         case State.UNDOING:
@@ -149,7 +149,7 @@ def _kept_times(change: Change) -> Collection[str]:
     return later if isinstance(later, list) else ()
 
 
-def _went_forward(writer: Writer, journal: Journal) -> bool:
+def _carried_out(writer: Writer, journal: Journal) -> bool:
     change = Change.read(writer, journal)
     assert_trusted(change)
     assert_ours(change)

@@ -57,8 +57,8 @@ def foreign(change: Change) -> Iterator[str]:
 def can_go_forward(change: Change) -> bool:
     """Return True if all new bytes that are not yet in the store are whole in their staged files."""
     records = change.records
-    waiting = [new for new in records.new_files.values() if _digest(change, new.path) != _of(new)]
-    return all(_digest(change, new.staged) == _of(new) for new in (*waiting, *records.new_ranges.values()))
+    waiting = [new for new in records.new_files.values() if _digest(change, new.path) != _digest_of(new)]
+    return all(_digest(change, new.staged) == _digest_of(new) for new in (*waiting, *records.new_ranges.values()))
 
 
 def assert_can_go_back(change: Change) -> None:
@@ -115,14 +115,14 @@ def _explained_whole(change: Change, path: str) -> bool:
         return not os.path.lexists(change.writer.path(path))
     if original.crc32c is not None and found == Digest(original.crc32c, original.size_bytes):
         return True
-    if new is not None and found == _of(new):
+    if new is not None and found == _digest_of(new):
         return True
     sources = [_Source()]
     if original.kept and _digest(change, original.kept) == Digest(original.crc32c or 0, original.size_bytes):
         sources.append(
             _Source(change.writer.path(original.kept))
         )  # a damaged kept file, which may be a second name of this one, proves nothing
-    if new is not None and _digest(change, new.staged) == _of(new):
+    if new is not None and _digest(change, new.staged) == _digest_of(new):
         sources.append(_Source(change.writer.path(new.staged)))
     return len(sources) > 1 and _is_mixture(change.writer.path(path), 0, found.size_bytes, sources)
 
@@ -204,7 +204,7 @@ def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source])
                     continue
                 length = min(end - at, WINDOW_SIZE_BYTES)
                 part = bytes(length) if isinstance(run, Hole) else run
-                if not _all_from(part, [source.read(at, length) for source in sources]):
+                if not _come_from(part, [source.read(at, length) for source in sources]):
                     return False
                 at += length
         return True
@@ -213,7 +213,7 @@ def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source])
             source.close()
 
 
-def _all_from(found: bytes, candidates: list[bytes]) -> bool:
+def _come_from(found: bytes, candidates: list[bytes]) -> bool:
     if found in candidates:
         return True
     for at in range(0, len(found), _SECTOR_SIZE_BYTES):
@@ -229,5 +229,5 @@ def _digest(change: Change, path: str) -> Digest | None:
     return digest_file(real) if real.is_file() and not real.is_symlink() else None
 
 
-def _of(new: Staged) -> Digest:
+def _digest_of(new: Staged) -> Digest:
     return Digest(new.crc32c, new.size_bytes)

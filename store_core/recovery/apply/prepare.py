@@ -73,7 +73,7 @@ class Preparation:
             name = self._writer.places.name(area / UNDO_FOLDER / self._journal.id / kind)
             make_our_folders(self._writer, name)
             self._folders[kind, area] = name
-            for folder in _ours_above(PurePosixPath(name)):
+            for folder in _own_parents(PurePosixPath(name)):
                 self._syncs.add_folder("" if folder == PurePosixPath() else folder.as_posix())
         return f"{name}/{next(self._numbers)}"
 
@@ -186,7 +186,7 @@ class Preparation:
                     sums.pop(path, None)
                 ends[path] = max(ends[path], at + len(chunk.data))
                 if wanted is not None and ends[path] > wanted:
-                    raise _built_otherwise(path)
+                    raise _build_differs(path)
                 if isinstance(chunk.data, Hole):
                     continue
                 if chunk.offset is None:
@@ -218,7 +218,7 @@ class Preparation:
         """Check the digest of new bytes, set the file's time, and add it to the files to sync."""
         built = step.content
         if isinstance(built, Built) and built.crc32c not in (None, found.crc32c):
-            raise _built_otherwise(step.path)
+            raise _build_differs(step.path)
         if step.op in NEW_FILES and step.mtime_ns is not None:
             self._writer.set_mtime_ns(staged, step.mtime_ns)
         self._syncs.add_file(staged)
@@ -304,7 +304,7 @@ def folder_like(real: Path) -> Ownership:
     return Ownership.of(real.stat())
 
 
-def _ours_above(folder: PurePosixPath) -> Iterator[PurePosixPath]:
+def _own_parents(folder: PurePosixPath) -> Iterator[PurePosixPath]:
     """Yield a folder inside ``.rmqctl``, its parents up to ``.rmqctl``, and the folder that contains this."""
     yield folder
     for parent in folder.parents:
@@ -317,7 +317,7 @@ def _changed_meanwhile(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan anew")
 
 
-def _built_otherwise(path: str) -> PlanOutOfDateError:
+def _build_differs(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError(
         "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan anew"
     )

@@ -110,14 +110,14 @@ def undo(
         if not journal.state.finished:
             return UndoReport(journal.id, (), (), False, str(journal.state))
         with Writer(root, writable_roots=writable_roots, ops=ops) as writer:
-            return _checked_report(_trusted(writer, journal), False)
+            return _checked_report(_trusted_change(writer, journal), False)
     with changing(root, writable_roots, lock, ops) as (writer, held):
         named = _undoable(writer.root, id)
         settle(writer, held, on_settled)
         if not named.state.finished and named.id not in list_ids(writer.root):
             return UndoReport(named.id, (), (), True, str(named.state))
         journal = _find(writer.root, named.id)
-        change = _trusted(writer, journal, _summing(on_progress))
+        change = _trusted_change(writer, journal, _summing(on_progress))
         report = _checked_report(change, True)
         try:
             assert_room_back(change)
@@ -181,7 +181,7 @@ def _undoable(root: Path, id: str | None) -> Journal:
     return journal
 
 
-def _trusted(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
+def _trusted_change(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
     """Read a journal's change, after checking that it names only what rmqctl may have written in places of ``writer``."""
     assert_named(journal, writer.places)
     change = Change.read(writer, journal, advance)
@@ -206,7 +206,7 @@ def _checked_report(change: Change, applied: bool) -> UndoReport:
     states = left_of(change.journal)
     try:
         for path in change.plan.by_path:
-            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != states.get(path):
+            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _state_of(change, path) != states.get(path):
                 raise PlanOutOfDateError(
                     f"something else has changed the file since {change.journal.id}",
                     path=path,
@@ -219,7 +219,7 @@ def _checked_report(change: Change, applied: bool) -> UndoReport:
     return UndoReport(change.journal.id, tuple(_items(change)), later, applied)
 
 
-def _found(change: Change, path: str) -> Left:
+def _state_of(change: Change, path: str) -> Left:
     real = change.writer.path(path)
     if not real.exists():
         return Left(path)

@@ -37,12 +37,12 @@ def affected_groups(queues: Sequence[QueueLoss], offsets: Offsets, ends: Spans) 
         end = span.max_offset if span is not None else 0 if key in lost else None
         beyond_end = end is not None and offset > end
         if key in lost or beyond_end:
-            position, consumed, missed = _seen_from(offset, lost.get(key, ()))
+            position, consumed, missed = _position_of(offset, lost.get(key, ()))
             found.append(GroupLoss(group, topic, queue_id, offset, position, consumed, missed, end, beyond_end))
     return tuple(found)
 
 
-def _seen_from(offset: int, ranges: Sequence[LostRange]) -> tuple[Position, int, int]:
+def _position_of(offset: int, ranges: Sequence[LostRange]) -> tuple[Position, int, int]:
     """Return the position of progress among lost ranges, and how many lost messages are before it, and not before it."""
     consumed = sum(_part_before(offset, lost) for lost in ranges)
     missed = sum(lost.messages for lost in ranges) - consumed
@@ -67,10 +67,10 @@ def delayed_losses(queues: Iterable[QueueLoss], config: ConfigFiles) -> tuple[De
     for queue in queues:
         if queue.topic == paths.SCHEDULE_TOPIC:
             level = queue.queue_id + 1
-            waiting = _seen_from(levels.get(level, 0), queue.ranges)[2]
+            waiting = _position_of(levels.get(level, 0), queue.ranges)[2]
             found.append(DelayedLoss(queue.topic, queue.queue_id, level, queue.messages, waiting))
         elif queue.topic == timer.TIMER_TOPIC:
-            waiting = _seen_from(timer_offset, queue.ranges)[2]
+            waiting = _position_of(timer_offset, queue.ranges)[2]
             found.append(DelayedLoss(queue.topic, queue.queue_id, None, queue.messages, waiting))
     return tuple(found)
 

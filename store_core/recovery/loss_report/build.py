@@ -45,14 +45,14 @@ from store_core.storage.store import Store
 def identity_of(store: Store) -> StoreIdentity:
     """Return path, size and a digest over the list of files; files outside the root are listed with full paths."""
     digest, files, size_bytes = hashlib.sha256(), 0, 0
-    for name, info in _listed(store):
+    for name, info in _files_of(store):
         digest.update(os.fsencode(f"{name}\t{info.st_size}\t{info.st_mtime_ns}\n"))
         files += 1
         size_bytes += info.st_size
     return StoreIdentity(str(store.root), files, size_bytes, digest.hexdigest())
 
 
-def _listed(store: Store) -> Iterator[tuple[str, os.stat_result]]:
+def _files_of(store: Store) -> Iterator[tuple[str, os.stat_result]]:
     for root in (store.root, *sorted(store.settings.outside_paths)):
         for folder, folders, names in os.walk(root):
             if folder == str(store.root) and paths.OURS in folders:
@@ -103,8 +103,8 @@ class _Walk:
         self.stretches = Stretches()
         self.lost_places = Places()
         runs = [outcome.lost] if outcome.thrown_away == outcome.lost else [outcome.lost, outcome.thrown_away]
-        self.cut_runs = [RunTimes(lost_runs, lambda table: _from(table, cut)) for lost_runs in runs]
-        self.other_runs = [RunTimes(lost_runs, lambda table: ~_from(table, cut)) for lost_runs in runs]
+        self.cut_runs = [RunTimes(lost_runs, lambda table: _from_cut(table, cut)) for lost_runs in runs]
+        self.other_runs = [RunTimes(lost_runs, lambda table: ~_from_cut(table, cut)) for lost_runs in runs]
         kept_runs = recovery.lost if recovery is not None else ()
         self.run_places = places_of(store, kept_runs, self.lost_places)
         self.kept_runs = RunTimes(kept_runs, is_bad, neighbours=True, places=self.lost_places)
@@ -142,13 +142,13 @@ class _Walk:
         for run, place in self.run_places.items():
             around = self.stretches.around(place.first_phy_offset, place.last_phy_offset)
             if around.time_from is not None:
-                spans[run] = _narrower(around, spans.get(run, TimeSpan()))
+                spans[run] = _closed_by(around, spans.get(run, TimeSpan()))
         for run, own in self.kept_runs.own_spans().items():
-            spans[run] = own if run.messages == 1 else _joined((own, spans[run]))
+            spans[run] = own if run.messages == 1 else _span_over((own, spans[run]))
         return spans
 
 
-def _from(table: FrameTable, cut: int | None) -> NDArray[np.bool_]:
+def _from_cut(table: FrameTable, cut: int | None) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = table.phy_offset >= (cut or 0)
     return mask
 
@@ -181,7 +181,7 @@ class _Report:
             kept,
             self.recovery.losses if self.recovery is not None else losses_predicted(self.store, outcome),
             tuple(strips),
-            _counted(self.recovery.findings if self.recovery else ()),
+            _count_by_code(self.recovery.findings if self.recovery else ()),
             (*self.prediction.notes, *(self.recovery.notes if self.recovery else ()))[:_MOST_NOTES],
         )
 
@@ -288,13 +288,13 @@ def _queue_losses(runs: Iterable[LostRun], spans: Mapping[LostRun, TimeSpan]) ->
         )
         by_queue.setdefault((run.topic, run.queue_id), []).append(lost)
     return tuple(
-        QueueLoss(topic, queue_id, tuple(ranges), _joined([lost.span for lost in ranges]))
+        QueueLoss(topic, queue_id, tuple(ranges), _span_over([lost.span for lost in ranges]))
         for (topic, queue_id), found in sorted(by_queue.items())
         for ranges in (sorted(found, key=lambda lost: lost.first_queue_offset),)
     )
 
 
-def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
+def _span_over(spans: Sequence[TimeSpan]) -> TimeSpan:
     """Return the span over all spans; an end is open if it is open in one of them.
 
     Its times are the records' own if those of all spans are.
@@ -309,12 +309,12 @@ def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
     return TimeSpan(first, last, "records" if own else "neighbours")
 
 
-def _narrower(span: TimeSpan, other: TimeSpan) -> TimeSpan:
+def _closed_by(span: TimeSpan, other: TimeSpan) -> TimeSpan:
     """Return ``span``, with open ends taken from ``other``."""
     first = other.first_timestamp_ms if span.first_timestamp_ms is None else span.first_timestamp_ms
     last = other.last_timestamp_ms if span.last_timestamp_ms is None else span.last_timestamp_ms
     return TimeSpan(first, last, span.time_from)
 
 
-def _counted(findings: Iterable[Finding]) -> dict[str, int]:
+def _count_by_code(findings: Iterable[Finding]) -> dict[str, int]:
     return dict(sorted(Counter(f.code for f in findings if f.severity != "info").items()))

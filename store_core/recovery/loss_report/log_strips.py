@@ -24,7 +24,7 @@ KINDS: Final[tuple[SpanKind, ...]] = ("unused", "blank", "good", "zero", "stale"
 BAD_KINDS: Final = frozenset[SpanKind](("zero", "stale", "hole", "damaged", "lost"))
 _MAY_HAVE_HELD: Final = frozenset[SpanKind](("zero", "stale", "hole", "damaged"))
 _MOST_SPANS: Final = 20_000  # in a whole report
-_SPANS_PER_SEGMENT: Final = (8, 400)  # at least, at most
+_SPANS_PER_SEGMENT: Final = (8, 400)  # minimum, maximum
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 Ints = NDArray[np.int64]
@@ -144,7 +144,7 @@ class LogMapper:
 
     def _coarsen(self, strip: _Strip) -> None:
         cell = max((strip.end - strip.start) // self._most, 1)
-        strip.spans = _joined(strip.spans, strip.start, cell)
+        strip.spans = _joined_spans(strip.spans, strip.start, cell)
         strip.is_aggregated = True
 
     def strips(
@@ -215,7 +215,7 @@ def _append(spans: list[Span], span: Span) -> None:
     spans.append(span)
 
 
-def _joined(spans: Sequence[Span], origin: int, cell: int) -> list[Span]:
+def _joined_spans(spans: Sequence[Span], origin: int, cell: int) -> list[Span]:
     """Join spans that start in the same cell of ``cell`` bytes, with the most important of their kinds."""
     joined: list[Span] = []
     for span in spans:

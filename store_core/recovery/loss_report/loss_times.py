@@ -105,9 +105,9 @@ class RunTimes:
                 continue
             key = QueueKey(names[int(table.topic_id[part[0]])], int(table.queue_id[part[0]]))
             if key in self._queues:
-                self._look(self._queues[key], table, part, own[part], bad[part])
+                self._add_rows(self._queues[key], table, part, own[part], bad[part])
 
-    def _look(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
+    def _add_rows(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
         numbers, times = table.queue_offset[rows], table.store_timestamp_ms[rows]
         place, inside = runs.holds(numbers)
         own_inside = inside & own
@@ -180,11 +180,11 @@ class Stretches:
 
     def around(self, first_phy_offset: int, last_phy_offset: int) -> TimeSpan:
         """Return the times of the good messages around two log offsets; an empty span if one is in no range."""
-        first, last = self._at(first_phy_offset), self._at(last_phy_offset)
+        first, last = self._range_at(first_phy_offset), self._range_at(last_phy_offset)
         if first is None or last is None:
             return TimeSpan()
         return between(self._before[first], self._after[last])
 
-    def _at(self, phy_offset: int) -> int | None:
+    def _range_at(self, phy_offset: int) -> int | None:
         number = bisect_right(self._starts, phy_offset) - 1
         return number if number >= 0 and phy_offset < self._ends[number] else None

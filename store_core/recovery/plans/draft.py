@@ -69,7 +69,7 @@ class Draft:
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
     ) -> None:
         """Replace a file by a new one, which gets the mode and owner of the old one."""
-        name, found = self._whole(path)
+        name, found = self._name_and_digest(path)
         content = built or Content(pieces)
         self._steps.append(
             Step(
@@ -89,7 +89,7 @@ class Draft:
     ) -> None:
         """Create a file that does not exist, and its missing parent folders."""
         name = self._writable(path)
-        self._refuse_what_is_no_folder(name)
+        self._refuse_blocked_folder(name)
         content = built or Content(pieces)
         self._steps.append(
             Step(Op.CREATE_FILE, name, size_bytes=content.size_bytes, content=content, mtime_ns=mtime_ns, why=why)
@@ -103,7 +103,7 @@ class Draft:
         make(path, *pieces, built=built, mtime_ns=mtime_ns, why=why)
 
     def remove_file(self, path: Path | str, *, why: str = "") -> None:
-        name, found = self._whole(path)
+        name, found = self._name_and_digest(path)
         self._steps.append(
             Step(Op.REMOVE_FILE, name, expect_crc32c=found.crc32c, expect_file_size_bytes=found.size_bytes, why=why)
         )
@@ -147,12 +147,12 @@ class Draft:
             found = digest_range(self.places.resolve(name), offset, size_bytes)
         self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, length_now, content, why=why))
 
-    def _whole(self, path: Path | str) -> tuple[str, Digest]:
+    def _name_and_digest(self, path: Path | str) -> tuple[str, Digest]:
         name = self._writable(path)
         with _reading():
             return name, digest_file(self.places.resolve(name))
 
-    def _refuse_what_is_no_folder(self, name: str) -> None:
+    def _refuse_blocked_folder(self, name: str) -> None:
         """Raise FailedError if a needed parent folder's name is that of another file, which may be the operator's."""
         for folder in self.places.resolve(name).parents:
             if folder.is_dir():

@@ -58,7 +58,7 @@ def _unexpected(plan: Plan, path: str, steps: Sequence[Step], writer: Writer) ->
     if steps[0].op is Op.CREATE_FILE:
         yield "there is a file already"
     elif steps[0].op is Op.REMOVE_FOLDER:
-        yield from _not_empty_then(plan, path, real, writer)
+        yield from _remaining_entries(plan, path, real, writer)
     elif not stat.S_ISREG(info.st_mode):
         raise FailedError("not a plain file", path=path, to_do="put the file itself there, no link or folder")
     elif info.st_size != steps[0].expect_file_size_bytes:
@@ -83,7 +83,7 @@ def expected_range(step: Step) -> tuple[int, int]:
     return 0, 0 if step.op is Op.SET_MTIME else length
 
 
-def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:
+def _remaining_entries(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:
     if not real.is_dir() or real.is_symlink():
         yield "it is no folder"
         return

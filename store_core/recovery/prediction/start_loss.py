@@ -111,10 +111,10 @@ class _Finder:
         scanned = next((s for s in self._store.log.segments if s.name == name), None)
         begin = scanned.phy_offset if scanned is not None else self._end
         for segment in self._segments():
-            kept_to = self._kept_to(segment)
+            kept_to = self._kept_end(segment)
             if kept_to < segment.end_phy_offset:
                 for table in self._scan(segment, kept_to, segment.end_phy_offset):
-                    self._lose(table, _messages(table), was_cut=True)
+                    self._add_lost(table, _messages(table), was_cut=True)
                     if on_progress is not None:
                         on_progress(table.end_phy_offset - begin)
 
@@ -125,7 +125,7 @@ class _Finder:
         paths_mapped = {segment.path for segment in mapped}
         yield from (segment for segment in self._store.log.segments if segment.path not in paths_mapped)
 
-    def _kept_to(self, segment: Segment) -> int:
+    def _kept_end(self, segment: Segment) -> int:
         """Return the end of the part of a file that the broker keeps."""
         is_kept = segment in self._places
         return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
@@ -152,12 +152,12 @@ class _Finder:
     # -- without an entry ----------------------------------------------------------------------------------------
 
     def without_entries(self) -> None:
-        segments = [s for s in self._start.log.segments if self._kept_to(s) > s.phy_offset]
+        segments = [s for s in self._start.log.segments if self._kept_end(s) > s.phy_offset]
         if not segments:
             return
         spans: list[Span] = []
         if self._lookup.is_plain:
-            segments = _incomplete(self._store, segments, self._end, self._queues, self._start.runs, spans)
+            segments = _segments_without_chain(self._store, segments, self._end, self._queues, self._start.runs, spans)
         else:  # an entry may point into a file that is looked up earlier
             ranges = ((queue, *reached) for queue in self._queues for reached in _reached_ranges(queue))
             spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in ranges)
@@ -181,10 +181,10 @@ class _Finder:
 
     def _find_uncovered(self, segments: list[Segment], spans: list[Span]) -> None:
         """Read segments for messages without an entry."""
-        start, end = segments[0].phy_offset, self._kept_to(segments[-1])
+        start, end = segments[0].phy_offset, self._kept_end(segments[-1])
         if start < 0:  # no entry points to a negative offset
             for table in self._scan(segments[0], start, end):
-                self._lose(table, _messages(table), was_cut=False)
+                self._add_lost(table, _messages(table), was_cut=False)
             return
         # In a file whose name is no multiple of the segment size, a broker may read a position for an offset after its end.
         read_to = end if self._lookup.is_plain else min(end + self._lookup.size_bytes, paths.LARGEST_OFFSET)
@@ -193,7 +193,7 @@ class _Finder:
             for starts, ends in span.places(read_to):
                 covered.add(starts, ends)
         for segment in segments:
-            kept_to = self._kept_to(segment)
+            kept_to = self._kept_end(segment)
             for table in self._scan(segment, segment.phy_offset, kept_to):
                 offsets = self._lookup.offset_of(segment.phy_offset, table.phy_offset - segment.phy_offset)
                 is_reached = (offsets >= start) & (offsets < read_to)
@@ -202,11 +202,11 @@ class _Finder:
                 is_reached[is_reached] = covered.has(offsets[is_reached], (offsets + table.size_bytes)[is_reached])
                 if not self._lookup.is_plain:
                     is_reached &= self._lookup.places(offsets) == self._places[segment]
-                self._lose(table, _messages(table) & ~is_reached, was_cut=False)
+                self._add_lost(table, _messages(table) & ~is_reached, was_cut=False)
 
     # -- which count ---------------------------------------------------------------------------------------------
 
-    def _lose(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
+    def _add_lost(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
         """Add the messages of a mask to the book."""
         rows = np.flatnonzero(mask)
         if not len(rows):
@@ -265,10 +265,10 @@ class _Finder:
         is_start = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
         for part in np.split(within, np.flatnonzero(is_start) + 1) if len(within) else ():
             key = self._keys[queues[part[0]]]
-            mask[part] = self._have_others_numbers(key, table, rows[part])
+            mask[part] = self._have_other_records(key, table, rows[part])
         return mask
 
-    def _have_others_numbers(self, key: QueueKey, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+    def _have_other_records(self, key: QueueKey, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
         """Return the mask of records whose queue offset has an entry for another record with the same queue offset.
 
         ``rows`` have consecutive queue offsets in the queue ``key``.
@@ -311,7 +311,7 @@ class _Finder:
     def _next_record(self, key: QueueKey, phy_offset: int) -> tuple[int, int, int, bool]:
         """Return (since, until, queue offset of the next record, True if there is one) of a queue, as in ``_QUEUE``."""
         queue = self._by_key[key]
-        since, until, following = _after(queue, phy_offset)
+        since, until, following = _entries_after(queue, phy_offset)
         for at in following:
             if at <= phy_offset:
                 since = max(since, at)
@@ -349,7 +349,7 @@ def _messages(table: FrameTable) -> NDArray[np.bool_]:
     return mask
 
 
-def _after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
+def _entries_after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
     """Return (since, until, log offsets of a queue's first entries after ``phy_offset``), for entries in log order.
 
     The result is the same for every log offset in [since, until).
@@ -392,7 +392,7 @@ def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entrie
         yield entries[queue.reaches(at, entries)] if queue.hides_entries else entries
 
 
-def _incomplete(
+def _segments_without_chain(
     store: Store,
     segments: list[Segment],
     end: int,
@@ -432,7 +432,7 @@ def _incomplete(
     return [
         segment
         for number, segment in enumerate(segments)
-        if not is_chain[number] or not _ends_there(store, segment, int(last[number]), int(ends[number]))
+        if not is_chain[number] or not _records_end_at(store, segment, int(last[number]), int(ends[number]))
     ]
 
 
@@ -457,7 +457,7 @@ def _files_of(
         yield low, high, run
 
 
-def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
+def _records_end_at(store: Store, segment: Segment, at: int, end: int) -> bool:
     """Return True if a segment's records end at ``at``: at the end of the log or segment, or before a blank."""
     if at >= end:
         return at == end
