@@ -25,7 +25,7 @@ _MOST_HELD: Final = 4  # tables of a window each; a torn tail and the zeros afte
 def settled(
     tables: Iterator[FrameTable], is_written: Callable[[], bool], again: Callable[[int, int], Iterator[FrameTable]]
 ) -> Iterator[FrameTable]:
-    """Yield the tables of a log in order; in a live log, rows before a good record that were none are read again.
+    """Yield the tables of a log in order. In a live log, other rows before a good record are read again.
 
     Args:
         tables: the tables of the first read.

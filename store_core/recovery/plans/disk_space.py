@@ -107,5 +107,5 @@ def _growth_bytes(real: Path, steps: Sequence[Step]) -> int:
 
 
 def allocated_bytes(real: Path) -> int:
-    """Return the bytes that a file takes up, which are fewer than its length if it is sparse; so is its copy."""
+    """Return the bytes that a file takes up: fewer than its length if it is sparse, as its copy is."""
     return real.stat().st_blocks * _BLOCK_SIZE_BYTES if real.exists() else 0

@@ -131,7 +131,7 @@ class _Finder:
         return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
-        """Yield the tables of a part of a file and of data in its blanks, because damage can look like a blank."""
+        """Yield the tables of a part of a file and of data in its blanks: damage can look like one."""
         log = self._store.log.holding(segment)
         if segment.phy_offset < 0:  # the file's name has a minus sign, and a scan takes no negative offsets
             start, end = start - segment.phy_offset, end - segment.phy_offset
