@@ -56,7 +56,7 @@ def settled(
         else:
             yield stretch(table, 0, first)
         if first < len(table):
-            held.append(_copied_rows(table, first))
+            held.append(_kept(table, first))
     yield from held
 
 
@@ -65,6 +65,6 @@ def _is_good(table: FrameTable) -> NDArray[np.bool_]:
     return np.asarray(is_frame & table.of_code(FrameCode.OK))
 
 
-def _copied_rows(table: FrameTable, first: int) -> FrameTable:
+def _kept(table: FrameTable, first: int) -> FrameTable:
     """Return the rows of a table from ``first`` on, as copies that stay valid when the next table is taken."""
     return replace(select(table, np.arange(len(table)) >= first), window=memoryview(bytes(table.window)))
