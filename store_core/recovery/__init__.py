@@ -1,1 +1,1 @@
-"""Prediction, salvage, plan, apply, undo."""
+"""Predict starts, plan recoveries, apply plans, and undo them."""

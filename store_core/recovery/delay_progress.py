@@ -1,7 +1,7 @@
-"""How far the delay service has come, told by the log (store behaviour 12.3).
+"""Find the progress of the delay service in the log (store behaviour 12.3).
 
-What is delivered stands in the log again, under the topic and queue it was sent to, with its properties as they were: so each
-delayed message either has such a copy behind it, or was not delivered. A level goes on at the first that was not.
+A delivered message is in the log a second time, with its own topic and queue and unchanged properties. A delayed message
+without such a copy at a higher offset was not delivered. A level continues at the first message that was not delivered.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from store_core.storage.store import QueueKey, Store
 
 _DIGEST_SIZE_BYTES: Final = 8
 _PART_ROWS: Final = 1 << 17
-_MOST_HELD: Final = 1 << 19  # messages and copies, besides those that are known to wait
-_DELIVERED: Final = (1 << 16) - 1  # in the place of a level
+_MAX_NEW_ROWS: Final = 1 << 19  # messages and copies between two removals of delivered ones
+_DELIVERED: Final = (1 << 16) - 1  # marks a delivered copy in the column of levels
 
 
 @dataclass(frozen=True, slots=True)
 class DelayLevel:
-    """A level goes on at ``queue_offset``; ``again`` messages behind it were delivered, and are delivered once more.
+    """The progress of a delay level, which continues at ``queue_offset``.
 
-    ``last_timestamp_ms``: store time of the last message that went through this level.
+    ``again``: messages at higher queue offsets that were delivered, and are delivered a second time.
+    ``last_timestamp_ms``: store time of the last message of this level or of its copies.
     """
 
     queue_offset: int
@@ -51,39 +52,39 @@ class _Level:
 
 @dataclass(slots=True)
 class DelayTracker:
-    """Sees every table of a walk. Of each message that waits it holds a few bytes: a digest, its level and its number.
+    """Pairs delayed messages with their delivered copies, over all tables of a walk.
 
-    Rows are looped over: they are those of delayed messages alone. What came is held in columns, in log order, and once
-    those are long what answers to each other is struck out.
+    Digest, level and queue offset of each waiting message are held in columns, in log order; when the columns are long,
+    pairs are removed. Only rows of delayed messages are looped over.
     """
 
     _levels: list[int] = field(default_factory=list)
     _known: dict[int, _Level] = field(default_factory=dict)
     _digests: array[int] = field(default_factory=lambda: array("Q"))
-    _places: array[int] = field(default_factory=lambda: array("H"))  # in _levels; _DELIVERED for a delivered copy
+    _places: array[int] = field(default_factory=lambda: array("H"))  # index in _levels; _DELIVERED for a copy
     _numbers: array[int] = field(default_factory=lambda: array("q"))
-    _most: int = _MOST_HELD
+    _max_rows: int = _MAX_NEW_ROWS
 
     def add(self, table: FrameTable) -> None:
         delayed = table.messages & table.with_property(PropertyFlag.DELAY)
         if delayed.any():
             for row in np.flatnonzero(delayed & ~is_bad(table)).tolist():
                 self._row(table, row)
-            if len(self._digests) > self._most:
+            if len(self._digests) > self._max_rows:
                 self._strike()
-                self._most = len(self._digests) + _MOST_HELD
+                self._max_rows = len(self._digests) + _MAX_NEW_ROWS
 
     def _row(self, table: FrameTable, row: int) -> None:
         properties = parse_properties(table.properties(row))
         if marks.TOMBSTONE_PROPERTY in properties:
-            return  # nobody waits for it
+            return  # no consumer waits for a tombstone
         sent_to = (properties.get(REAL_TOPIC), properties.get(REAL_QID))
         topic, queue_id = table.topic(row), int(table.queue_id[row])
         if topic == SCHEDULE_TOPIC and None not in sent_to:
             level = queue_id + 1
             if level not in self._known:
                 if len(self._levels) == _DELIVERED:
-                    return  # no broker has so many
+                    return  # no broker has so many levels
                 self._known[level] = _Level()
                 self._levels.append(level)
             known = self._known[level]
@@ -98,35 +99,35 @@ class DelayTracker:
         self._numbers.append(number)
 
     def _strike(self) -> None:
-        """Take out what was delivered, with its copy; a copy of what does not wait answers to nothing any more.
+        """Remove delivered messages and all copies; a copy whose message is not waiting has no use.
 
-        Part by part of the digests, and written anew in parts, so that little more is held than what waits.
+        Digests are paired, and columns are copied, in parts, so that memory holds little more than the waiting messages.
         """
         digests, low_bytes = np.frombuffer(self._digests, np.uint64), np.frombuffer(self._digests, np.uint8)[::8]
         places, numbers = np.frombuffer(self._places, np.uint16), np.frombuffer(self._numbers, np.int64)
-        gone = places == _DELIVERED
+        removed = places == _DELIVERED
         parts = min(len(digests) // _PART_ROWS + 1, 256)
         for part in range(parts):
             rows = np.flatnonzero(low_bytes % parts == part)
-            for waiting, copies in _answers(rows, digests[rows], places):
-                gone[waiting] = True
+            for waiting, copies in _pairs(rows, digests[rows], places):
+                removed[waiting] = True
                 for place in np.unique(places[waiting]).tolist():
-                    mine = places[waiting] == place
+                    of_level = places[waiting] == place
                     known = self._known[self._levels[place]]
-                    known.delivered += int(mine.sum())
-                    known.last_delivered = max(known.last_delivered, int(numbers[waiting][mine].max()))
-                    known.last_timestamp_ms = max(known.last_timestamp_ms, int(numbers[copies][mine].max()))
-        del digests, low_bytes, places, numbers  # each column goes as soon as it is written anew
-        self._digests = _without(self._digests, gone)
-        self._places = _without(self._places, gone)
-        self._numbers = _without(self._numbers, gone)
+                    known.delivered += int(of_level.sum())
+                    known.last_delivered = max(known.last_delivered, int(numbers[waiting][of_level].max()))
+                    known.last_timestamp_ms = max(known.last_timestamp_ms, int(numbers[copies][of_level].max()))
+        del digests, low_bytes, places, numbers  # so that each column is freed as soon as it is copied
+        self._digests = _without(self._digests, removed)
+        self._places = _without(self._places, removed)
+        self._numbers = _without(self._numbers, removed)
 
     def progress(self, ends: Mapping[int, int]) -> dict[int, DelayLevel]:
-        """By level, for those that the log has messages of. ``ends``: the ends of their queues by level."""
+        """Return the progress of each level that has messages in the log. ``ends``: end offsets of their queues, by level."""
         self._strike()
         places, numbers = np.frombuffer(self._places, np.uint16), np.frombuffer(self._numbers, np.int64)
         found = {}
-        for place, level in sorted(enumerate(self._levels), key=lambda each: each[1]):
+        for place, level in sorted(enumerate(self._levels), key=lambda item: item[1]):
             known, waiting = self._known[level], numbers[places == place]
             waiting.sort()
             at = int(waiting[0]) if len(waiting) else ends.get(level, known.last_delivered + 1)
@@ -134,17 +135,17 @@ class DelayTracker:
         return found
 
 
-def _without(column: array[int], gone: NDArray[np.bool_]) -> array[int]:
-    left, rows = array(column.typecode), np.frombuffer(column, column.typecode)
-    for begin in range(0, len(rows), _PART_ROWS):
-        left.frombytes(rows[begin : begin + _PART_ROWS][~gone[begin : begin + _PART_ROWS]].tobytes())
-    return left
+def _without(column: array[int], removed: NDArray[np.bool_]) -> array[int]:
+    kept, rows = array(column.typecode), np.frombuffer(column, column.typecode)
+    for start in range(0, len(rows), _PART_ROWS):
+        kept.frombytes(rows[start : start + _PART_ROWS][~removed[start : start + _PART_ROWS]].tobytes())
+    return kept
 
 
-def _answers(
+def _pairs(
     rows: NDArray[np.int64], digests: NDArray[np.uint64], places: NDArray[np.uint16]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows that waited and those of the copies that answer to them, all of these digests."""
+    """Yield the rows of delivered messages and the rows of their copies, among ``rows`` with these digests."""
     if not len(rows):
         return
     order = np.argsort(digests, kind="stable")
@@ -152,37 +153,39 @@ def _answers(
     same = digests[1:] == digests[:-1]
     first, last = np.r_[True, ~same], np.r_[~same, True]
     copy = places[rows] == _DELIVERED
-    # Nearly all either wait, or have one copy behind them.
+    # Nearly all messages either wait, or have one copy at a higher offset.
     pairs = np.flatnonzero(first[:-1] & same & last[1:] & ~copy[:-1] & copy[1:])
     if len(pairs):
         yield rows[pairs], rows[pairs + 1]
-    for begin in np.setdiff1d(np.flatnonzero(first & ~last), pairs).tolist():
-        yield _answered(rows[begin : begin + int(np.argmax(last[begin:])) + 1], places)
+    for start in np.setdiff1d(np.flatnonzero(first & ~last), pairs).tolist():
+        yield _pairs_of_digest(rows[start : start + int(np.argmax(last[start:])) + 1], places)
 
 
-def _answered(rows: NDArray[np.int64], places: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of what has the same digest, in log order: each copy answers to the first that waits."""
+def _pairs_of_digest(
+    rows: NDArray[np.int64], places: NDArray[np.uint16]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pair rows of one digest, in log order: each copy with the first message that still waits."""
     waiting: list[int] = []
-    answered: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for row in rows.tolist():
         if places[row] != _DELIVERED:
             waiting.append(row)
         elif waiting:
-            answered.append((waiting.pop(0), row))
-    both = np.array(answered, np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+            pairs.append((waiting.pop(0), row))
+    rows_of_pairs = np.array(pairs, np.int64).reshape(-1, 2)
+    return rows_of_pairs[:, 0], rows_of_pairs[:, 1]
 
 
 def _again(level: _Level, queue_offset: int, waiting: NDArray[np.int64]) -> int:
-    """``waiting``: numbers, sorted."""
+    """Return how many delivered messages follow ``queue_offset``. ``waiting``: sorted queue offsets of waiting messages."""
     within = waiting[: int(np.searchsorted(waiting, level.last_delivered, "right"))]
     passed = int(np.count_nonzero(within[1:] != within[:-1])) + 1 if len(within) else 0
     return max(level.last_delivered + 1 - queue_offset - passed, 0)
 
 
 def _digest(table: FrameTable, row: int, properties: Mapping[str, str]) -> int:
-    """What a delayed message and its delivered copy have in common, and no two messages."""
-    told: Iterable[object] = (
+    """Return a digest of the fields that a delayed message shares with its delivered copy, and with no other message."""
+    shared: Iterable[object] = (
         properties.get(UNIQ_KEY),
         properties.get(REAL_TOPIC),
         properties.get(REAL_QID),
@@ -192,14 +195,18 @@ def _digest(table: FrameTable, row: int, properties: Mapping[str, str]) -> int:
         table.body_crc[row],
         table.body_length[row],
     )
-    text = "\0".join(map(str, told)).encode("utf-8", "replace")
+    text = "\0".join(map(str, shared)).encode("utf-8", "replace")
     return int.from_bytes(blake2b(text, digest_size=_DIGEST_SIZE_BYTES).digest(), "big")
 
 
 def delay_levels_from_log(
     view: Store, ends: Mapping[QueueKey, int], on_progress: Progress | None = None
 ) -> dict[int, DelayLevel]:
-    """What a log tells. ``ends``: the ends of the queues that follow from it. Raises FailedError where it cannot be read."""
+    """Return the progress of each delay level. ``ends``: end offsets of the log's queues.
+
+    Raises:
+        FailedError: the log cannot be read.
+    """
     tracker = DelayTracker()
     for table in scan_log(view, on_progress=on_progress):
         tracker.add(table)

@@ -1,7 +1,7 @@
-"""The derived files a log asks for, compared with those that stand: what to write, what to remove.
+"""Build the derived files of a log and compare them with the present ones: which to write, which to remove.
 
-Everything is built anew in scratch files and compared byte for byte; what is equal stays untouched. So there is one way
-for recover, truncate and rebuild, and a sane store gives an empty list.
+All files are built in scratch files and compared byte for byte; equal files stay untouched. Recover, truncate and rebuild
+share this code, and an undamaged store gives no changes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from store_core.storage.sequence import Segment, SegmentSequence, proven_file_si
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
-_FEW_ZEROS, _MOST_ZEROS = 1 << 12, 1 << 20  # read at first, and at a time
-_NONE_TELLS: Final = "no queue file tells the size"
+_FIRST_READ_BYTES, _MAX_READ_BYTES = 1 << 12, 1 << 20
+_NO_SIZE_KNOWN: Final = "no queue file tells the size"
 
 Progress = Callable[[int], None]
 
 
 class Content(Protocol):
-    """What a file is to hold."""
+    """The content of a file to write."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -51,7 +51,7 @@ class Content(Protocol):
 
 
 class Made(Content, Protocol):
-    """A file to be, as the builders give it; at most ``data_bytes`` of it lie in no hole."""
+    """A file from a builder. ``data_bytes``: upper bound of its bytes outside holes."""
 
     @property
     def name(self) -> str: ...
@@ -63,9 +63,9 @@ class Made(Content, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content.
+    """A derived file that differs from the present one. ``path`` is relative to the root; ``read`` yields the content.
 
-    ``data_bytes``: at most so many lie in no hole.
+    ``data_bytes``: upper bound of its bytes outside holes.
     """
 
     path: str
@@ -77,7 +77,7 @@ class NewFile:
 
 @dataclass(slots=True)
 class DerivedChanges:
-    """New files, and files and folders that must go; paths relative to the root."""
+    """New files, and files and folders to remove; paths are relative to the root."""
 
     new: list[NewFile] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -85,18 +85,24 @@ class DerivedChanges:
 
 
 def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
-    """How to read each new file, by its path."""
+    """Return the reader of each new file, by its path."""
     return {file.path: file.read for change in changes for file in change.new}
 
 
 class Derivation(Closing):
-    """Queues and index built from a log. A context: its scratch files vanish with it.
+    """Queues and index built from a log. A context manager that removes its scratch files at exit.
 
-    ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
-    with a wrong body checksum count too, as dispatch takes them. ``names_all``: records count for which no queue can be made, to be
-    looked at alone. Without ``walks`` the log is not walked here: whoever does
-    it with ``options`` gives every table to ``add`` and then calls ``finish``. ``index_wanted``: an index is built even where
-    the broker is told to keep none and none stands. Raises FailedError for queues in RocksDB.
+    Args:
+        store: the store as it is.
+        log_store: the store with the edited log.
+        include_bad_crc: records with a wrong body checksum count too, as dispatch takes them.
+        names_all: records for which a broker cannot make a queue count too, so that the caller can look at them.
+        index_wanted: build an index even if the broker is configured to keep none and the store has none.
+        walks: walk the log here. If False, the caller walks it with ``options``, gives every table to ``add`` and then
+            calls ``finish``.
+
+    Raises:
+        FailedError: the queues are in RocksDB.
     """
 
     def __init__(
@@ -121,10 +127,10 @@ class Derivation(Closing):
             )
         self._store = store
         self._stack = ExitStack()
-        self._assumed_sizes: dict[str, tuple[int, str]] = {}  # of queue files, and why, by their folder
-        told = index_sizes(store)
-        self.sizes = told.sizes
-        self._size_findings = told.findings
+        self._assumed_sizes: dict[str, tuple[int, str]] = {}  # size of queue files and the reason, by their folder
+        known_sizes = index_sizes(store)
+        self.sizes = known_sizes.sizes
+        self._size_findings = known_sizes.findings
         style = index_style(store, self.sizes.slots, self.sizes.entries) if self.sizes else IndexStyle()
         rules = dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc)
         self._dispatcher = Dispatcher(replace(rules, names_all=names_all))
@@ -160,7 +166,7 @@ class Derivation(Closing):
             self.finish()
 
     def add(self, table: FrameTable) -> None:
-        """The next table of the log, in order."""
+        """Add the next table of the log, in log order."""
         self._spooler.add(table)
         self._keys += len(table.key_hash)
         if self._has_index and self._index:
@@ -168,26 +174,26 @@ class Derivation(Closing):
 
     @property
     def bad_lists(self) -> Sequence[int]:
-        """Where records lie at whose list of light queues dispatch fails."""
+        """Offsets in the log of records with a list of light queues at which dispatch fails."""
         return self._dispatcher.bad_lists
 
     @property
     def without_queue(self) -> Sequence[int]:
-        """Where records lie for which a broker cannot make a queue."""
+        """Offsets in the log of records for which a broker cannot make a queue."""
         return self._dispatcher.without_queue
 
     def finish(self) -> None:
-        """No more tables will come; from now on there is something to ask."""
+        """Finish queues and index after the last table; all other results are valid from here."""
         self.rows = self._spooler.finish()
         self.index_files: list[IndexFileResult] = self._index.finish() if self._index else []
 
     def close(self) -> None:
-        """Give the scratch files back."""
+        """Remove the scratch files."""
         self._stack.close()
 
     @property
     def findings(self) -> list[Finding]:
-        """What had to be assumed, and why there is no index."""
+        """Findings about the records, assumed file sizes and a missing index."""
         found = [*self._dispatcher.findings(), *self._dispatcher.record_findings(), *self._size_findings]
         if not self.sizes and not self._size_findings and self._has_index and self._keys:
             text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
@@ -198,25 +204,29 @@ class Derivation(Closing):
         return found
 
     def index_timestamp_ms(self, existing_ms: int) -> int:
-        """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
+        """Return the right index time of a checkpoint, in ms.
 
-        ``existing_ms``, what it says, stays if it speaks of a file that has expired, or the store is to have no index, or its files
-        stay as they are since nothing tells their sizes.
+        It is the end time of the newest full index file, 0 if none is full.
+        ``existing_ms``, the present time, is kept if one of these holds:
+
+        * it is the time of a file that has expired
+        * the store has no index
+        * the sizes of index files are unknown, so the files stay unchanged
         """
         if not self._has_index or not self.sizes:
             return max(existing_ms, 0)
         full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
         newest = max(full, default=self.existing_index.full_end_timestamp_ms)
-        begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
-        return existing_ms if newest < existing_ms <= begins else newest
+        begin_timestamp_ms = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
+        return existing_ms if newest < existing_ms <= begin_timestamp_ms else newest
 
     @property
     def queue_keys(self) -> list[QueueKey]:
-        """The ordinary queues that the log's messages belong to."""
+        """The ordinary queues of the log's messages."""
         return self.queues().queue_keys()
 
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
-        """The builder of the ordinary queues."""
+        """Return the builder of the ordinary queues."""
         size = self._known_queue_size()
         ext = file_size_of(self._store.ext_queues.values())
         return QueueBuilder(
@@ -236,7 +246,7 @@ class Derivation(Closing):
         return file_size_of(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
 
     def batch_queues(self) -> BatchQueueBuilder:
-        """The builder of the batch queues."""
+        """Return the builder of the batch queues."""
         existing = self._store.batch_queues
         size = self._known_batch_queue_size()
         return BatchQueueBuilder(
@@ -244,18 +254,23 @@ class Derivation(Closing):
         )
 
     def queue_changes(self, gap_entry: GapEntry | None = None) -> DerivedChanges:
-        """What to do so that every queue holds what the log says."""
+        """Return the changes after which every queue agrees with the log."""
         changes = DerivedChanges()
         builder, batch = self.queues(gap_entry), self.batch_queues()
-        expired = expired_light_queues(self._store, self.rows)  # else their messages would come once more
+        expired = expired_light_queues(self._store, self.rows)  # else consumers would get their messages again
         ordinary, batches = set(builder.queue_keys()) - expired, set(batch.queue_keys())
         if ordinary and not self._store.settings.queue_file_size_bytes:
-            told = proven_file_sizes((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
-            if len(told) != 1:
-                alike = f"queue files of {' and of '.join(map(str, sorted(told)))} bytes tell the size alike"
-                self._assumed_sizes[paths.CONSUMEQUEUE] = builder.file_size_bytes, alike if told else _NONE_TELLS
+            file_sizes = proven_file_sizes(
+                (list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes
+            )
+            if len(file_sizes) != 1:
+                alike = f"queue files of {' and of '.join(map(str, sorted(file_sizes)))} bytes tell the size alike"
+                self._assumed_sizes[paths.CONSUMEQUEUE] = (
+                    builder.file_size_bytes,
+                    alike if file_sizes else _NO_SIZE_KNOWN,
+                )
         if batches and not self._known_batch_queue_size():
-            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NONE_TELLS
+            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NO_SIZE_KNOWN
         for key in sorted(ordinary | set(self._store.queues)):
             files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
             self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)
@@ -264,14 +279,18 @@ class Derivation(Closing):
             self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
         for key in sorted(ordinary | set(self._store.ext_queues)) if self._store.ext_queues else ():
             files = list(builder.ext_files(key)) if key in ordinary else []
-            standing = self._store.ext_queues.get(key)
-            stays = standing is not None and bool(files if key in ordinary else self._expired_files(key))
-            kept = _expired_ext(standing, files[0].name if files else None) if standing is not None and stays else ()
-            self._compare(paths.CONSUMEQUEUE_EXT, key, standing, files, changes, kept=kept)
+            existing_ext = self._store.ext_queues.get(key)
+            is_kept = existing_ext is not None and bool(files if key in ordinary else self._expired_files(key))
+            kept = (
+                _expired_ext(existing_ext, files[0].name if files else None)
+                if existing_ext is not None and is_kept
+                else ()
+            )
+            self._compare(paths.CONSUMEQUEUE_EXT, key, existing_ext, files, changes, kept=kept)
         return changes
 
     def index_changes(self) -> DerivedChanges:
-        """What to do so that the index is what a broker would build from the log; nothing where its sizes are not known."""
+        """Return the changes that make the index as a broker builds it from the log; none if its sizes are unknown."""
         changes = DerivedChanges()
         if not self.sizes:
             return changes
@@ -281,15 +300,15 @@ class Derivation(Closing):
                 changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
         names = {made.name for made in self.index_files} | self.existing_index.expired
         changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
-        # Brokers do not start with a folder of such a name; one that holds something is somebody's.
+        # Brokers do not start with a folder of such a name; one with content is left to the operator.
         folders = [p for p in self._store.index_strays if p.name.isdecimal() and p.is_dir() and not any(p.iterdir())]
         changes.removed_folders += [self._store.relative(p) for p in folders if p.name not in names]
         return changes
 
     def queue_ends(self) -> dict[QueueKey, int]:
-        """The queue offset behind the last entry of every queue, as the log asks for them.
+        """Return the queue offset after the last entry of every queue, as built from the log.
 
-        Of a queue without a message in the log, what its entries for expired records tell.
+        The end of a queue without a message in the log is taken from its entries for expired records.
         """
         builder, batch = self.queues(), self.batch_queues()
         ends = {key: queue_end(files, self._log_min) for key, files in self._store.queues.items()}
@@ -298,7 +317,7 @@ class Derivation(Closing):
         return ends | {key: last_number(self.rows.rows(key)) for key in batch.queue_keys()}
 
     def _expired_files(self, key: QueueKey, *, batch: bool = False) -> list[Made]:
-        """Files of a queue without a message in the log: its numbering must not begin anew."""
+        """Return the files to keep of a queue without a message in the log, so that its queue offsets continue."""
         files = (self._store.batch_queues if batch else self._store.queues).get(key)
         return list(expired_queue_files(files, self._log_min, batch=batch)) if files is not None else []
 
@@ -312,21 +331,25 @@ class Derivation(Closing):
         *,
         kept: Collection[str] | None = None,
     ) -> None:
-        """``kept``: names of the files that stay although none such is made, where entries do not tell."""
+        """Compare the files of a queue with the present ones and add the differences to ``changes``.
+
+        ``kept``: names of present files to keep although none of that name is built; None: keep those before the first
+        built one whose entries are for expired records.
+        """
         folder = PurePosixPath(tree) / key.topic / str(key.queue_id)
-        standing = {s.name: s for s in existing.segments} if existing is not None else {}
+        existing_files = {s.name: s for s in existing.segments} if existing is not None else {}
         wanted = {file.name: file for file in made}
         for name, file in wanted.items():
             if not same_content(self._store, self._store.root / folder / name, file):
                 changes.new.append(_new_file(str(folder / name), file))
         first = min(wanted, default=None)
-        for name, segment in standing.items():
+        for name, segment in existing_files.items():
             if kept is not None:
-                stays = name in kept
+                is_kept = name in kept
             else:
-                in_front = first is None or name < first
-                stays = in_front and existing is not None and self._is_expired(existing, segment, tree)
-            if name in wanted or stays:
+                is_before = first is None or name < first
+                is_kept = is_before and existing is not None and self._is_expired(existing, segment, tree)
+            if name in wanted or is_kept:
                 continue
             changes.removed.append(str(folder / name))
         if existing is not None:
@@ -337,7 +360,7 @@ class Derivation(Closing):
                     changes.removed.append(self._store.relative(stray.path))
 
     def _is_expired(self, files: SegmentSequence, segment: Segment, tree: str) -> bool:
-        """Whether a file's last entry points before the log's first byte, so that it may stay as it is."""
+        """Return True if a file's last entry points before the log's first byte, so that the file can stay."""
         if segment.size_bytes != files.file_size_bytes:
             return False
         layout = queue.BATCH_ENTRY if tree == paths.BATCHCONSUMEQUEUE else queue.ENTRY
@@ -349,8 +372,11 @@ class Derivation(Closing):
 
 
 def _expired_ext(files: SegmentSequence, first: str | None) -> set[str]:
-    """Names of the ConsumeQueueExt files that join the first one that is made, or are an idle queue's: a broker deletes from the
-    front, and does not start where units do not end in their file."""
+    """Return the names of the ConsumeQueueExt files to keep: those that end where the file named ``first`` starts.
+
+    Without ``first``, the queue is idle and its last files are kept. A broker deletes the oldest files, and does not start if
+    units do not end in their file.
+    """
     kept: set[str] = set()
     end = int(first) if first is not None else None
     for segment in reversed(files.segments):
@@ -365,7 +391,7 @@ def _expired_ext(files: SegmentSequence, first: str | None) -> set[str]:
 
 
 def same_content(store: Store, path: Path, made: Content) -> bool:
-    """Whether a file stands and holds exactly this."""
+    """Return True if the file exists and has exactly this content."""
     try:
         if os.stat(path).st_size != made.size_bytes:
             return False
@@ -383,15 +409,15 @@ def same_content(store: Store, path: Path, made: Content) -> bool:
 
 
 def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
-    """Return True if [at, end) of a file is zero; of a hole nothing is read."""
-    size = _FEW_ZEROS
+    """Return True if bytes [at, end) of a file are zero; holes are not read."""
+    size = _FIRST_READ_BYTES
     while at < end and (data_at := cache.next_data(path, at)) is not None:
         data = cache.read(path, data_at, min(size, max(end - data_at, 0)))
         if data.count(0) < len(data):
             return False
         if not data:
             return data_at >= end
-        at, size = data_at + len(data), min(size * 16, _MOST_ZEROS)
+        at, size = data_at + len(data), min(size * 16, _MAX_READ_BYTES)
     return True
 
 
@@ -400,5 +426,5 @@ def _new_file(path: str, made: Made) -> NewFile:
 
 
 def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
-    """The size in bytes of the files of a kind, which is one for all queues; 0 where none tells."""
+    """Return the file size in bytes, which all queues of a kind share; 0 if no queue shows it."""
     return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)

@@ -1,7 +1,7 @@
-"""What speaks of records before the log's first byte and stays as it stands (store behaviour 11.2).
+"""Find the queue and index entries for records before the log's first byte, which stay unchanged (store behaviour 11.2).
 
-A broker deletes whole files only: queue and index files reach further back than the log, and the queue of a topic that
-is idle keeps its last file, and with it its numbering, for ever.
+A broker deletes whole files only, so queue and index files reach further back than the log. The queue of an idle topic
+keeps its last file, and so its queue offsets, for ever.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ExistingIndex:
-    """``expired``: names of files all of whose records have expired; ``start``: the file that reaches the log's first byte,
-    or is the newest of them and may go on. ``full_end_timestamp_ms``: end time of the newest full one among ``expired``."""
+    """The part of the index that is for expired records.
+
+    * ``expired``: names of files all of whose records have expired
+    * ``start``: the file that reaches the log's first byte, or the newest file, if the index may continue in it
+    * ``full_end_timestamp_ms``: end time of the newest full file in ``expired``
+    """
 
     expired: frozenset[str] = frozenset()
     start: IndexStart | None = None
@@ -39,7 +43,7 @@ class ExistingIndex:
 
 
 def existing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: int) -> ExistingIndex:
-    """What of the index that stands is for records that have expired; nothing where its files contradict themselves, or nothing tells their sizes."""
+    """Return the part of the index that is for expired records; nothing if no whole file starts before the log."""
     if sizes is None:
         return ExistingIndex()
     views = [open_view(store, path, sizes) for path in store.index_files] if log_min_phy_offset else []
@@ -53,7 +57,7 @@ def existing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: i
     full = (v.header.end_timestamp_ms for v in before if v.header.index_count >= sizes.entries)
     expired = frozenset(v.path.name for v in before)
     entries = _expired_entries(store, last, log_min_phy_offset)
-    start = _start(store, last, entries) if entries else None
+    start = _index_start(store, last, entries) if entries else None
     return ExistingIndex(expired, start, max(full, default=0))
 
 
@@ -63,7 +67,7 @@ def _is_whole(view: IndexFileView, sizes: IndexSizes) -> bool:
 
 
 def _expired_entries(store: Store, view: IndexFileView, log_min_phy_offset: int) -> int:
-    """How many entries at the file's begin are for expired records; 0 where they are not in order."""
+    """Count the entries for expired records at the file's start; 0 if they are not in order."""
     count, before = 0, 0
     for first in range(1, view.entries + 1, _CHUNK_ENTRIES):
         part = view.read(store, first, min(_CHUNK_ENTRIES, view.entries + 1 - first))
@@ -80,14 +84,14 @@ def _expired_entries(store: Store, view: IndexFileView, log_min_phy_offset: int)
     return count
 
 
-def _start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
+def _index_start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
     header = IndexHeaderState(*view.header)
     return IndexStart(header, entries, lambda first, count: view.read(store, first, count).copy())
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredQueueFile:
-    """A queue file that holds nothing but entries for expired records, and zeros behind them."""
+    """A queue file that holds only entries for expired records, and zeros after them."""
 
     name: str
     size_bytes: int
@@ -99,9 +103,9 @@ class ExpiredQueueFile:
 def expired_queue_files(
     files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = False
 ) -> Iterator[ExpiredQueueFile]:
-    """The files of a queue that has no message in the log, from the last joined ones on; none where nothing expired."""
+    """Yield the last adjoining files of a queue without a message in the log; none if no record has expired."""
     size = files.file_size_bytes
-    joined, end = _kept(files, log_min_phy_offset, batch=batch)
+    joined, end = _expired_segments(files, log_min_phy_offset, batch=batch)
     for segment in joined:
         if segment.phy_offset < end:
             yield ExpiredQueueFile(
@@ -114,8 +118,8 @@ def expired_queue_files(
 
 
 def queue_end(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = False) -> int:
-    """The queue offset behind the last entry for an expired record; 0 without one."""
-    _, end = _kept(files, log_min_phy_offset, batch=batch)
+    """Return the queue offset after the last entry for an expired record; 0 without one."""
+    _, end = _expired_segments(files, log_min_phy_offset, batch=batch)
     if not batch:
         return end // queue.ENTRY.size_bytes
     last = files.read(end - queue.BATCH_ENTRY.size_bytes, queue.BATCH_ENTRY.size_bytes) if end else b""
@@ -126,15 +130,18 @@ def queue_end(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = 
 
 
 def last_number(chunks: Iterable[Rows]) -> int:
-    """The number behind the last of a batch queue's rows."""
+    """Return the queue offset after the last of a batch queue's rows."""
     end = 0
     for rows in chunks:
         end = int(rows["queue_offset"][-1] + rows["batch_size"][-1])
     return end
 
 
-def _kept(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool) -> tuple[list[Segment], int]:
-    """The last joined files that begin with entries for expired records, and where these end (0: nowhere)."""
+def _expired_segments(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool) -> tuple[list[Segment], int]:
+    """Return the last adjoining files that start with entries for expired records, and the end of these entries in bytes.
+
+    The end is 0 if there are none.
+    """
     layout = queue.BATCH_ENTRY if batch else queue.ENTRY
     found: tuple[list[Segment], int] = [], 0
     joined: list[Segment] = []
@@ -153,7 +160,7 @@ def _kept(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool) -> tu
 
 
 def _expired_until(files: SegmentSequence, segment: Segment, dtype: np.dtype[Any], log_min_phy_offset: int) -> int:
-    """Position behind the last entry of the run of entries for expired records at a file's begin; fillers may stand in it."""
+    """Return the position after the entries for expired records at a file's start; filler entries may be among them."""
     at, end = segment.phy_offset, segment.phy_offset
     while at < segment.end_phy_offset:
         data = files.read(at, _CHUNK_ENTRIES * dtype.itemsize)

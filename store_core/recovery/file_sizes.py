@@ -1,4 +1,4 @@
-"""How long new files are to be where the store has none that tells: a copy of it has such files, and the same configuration."""
+"""Take file sizes that no file of the store shows from a sibling, which has the same configuration."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ _SIZED: Final = tuple(f"{tree}/" for tree in (paths.CONSUMEQUEUE, paths.BATCHCON
 
 @contextmanager
 def sized_as(store: Store, siblings: Siblings) -> Iterator[Store]:
-    """The store as if its broker's properties file named the sizes of queue and index files (store format 4, 5) that
-    nothing of it tells, and the first sibling with such files does."""
-    lacking = [tell for tell in _TELLERS if not tell(store)]
-    told: dict[str, str] = {}
+    """Yield the store with the sizes of queue and index files (store format 4, 5) that only a sibling shows.
+
+    A size that the store itself does not show is taken from the first sibling that shows it, and set as if the broker's
+    properties file named it.
+    """
+    unknown = [sizes_of for sizes_of in _SIZE_READERS if not sizes_of(store)]
+    borrowed: dict[str, str] = {}
     for sibling in siblings.stores:
-        for tell in lacking:
-            with suppress(StoreError):  # what cannot be read there tells nothing
-                told = {**tell(sibling), **told}
-    if not told:
+        for sizes_of in unknown:
+            with suppress(StoreError):  # an unreadable file of a sibling shows no size
+                borrowed = {**sizes_of(sibling), **borrowed}
+    if not borrowed:
         yield store
         return
     settings = store.settings
     sized = replace(
-        load_settings(root=settings.root, values={**settings.values, **told}),
+        load_settings(root=settings.root, values={**settings.values, **borrowed}),
         commitlog_paths=settings.commitlog_paths,
         writable_commitlog_paths=settings.writable_commitlog_paths,
         broker_version=settings.broker_version,
@@ -43,11 +46,14 @@ def sized_as(store: Store, siblings: Siblings) -> Iterator[Store]:
 
 
 def size_notes(store: Store, sized: Store, made: Iterable[str]) -> tuple[str, ...]:
-    """What was taken over, where files are made that it is for; ``made``: their paths from the root."""
-    told = [f"{name}={value}" for name, value in sized.settings.values.items() if name not in store.settings.values]
-    if not told or not any(path.startswith(_SIZED) for path in made):
+    """Return a note that names the sizes taken from a sibling, if the plan makes such files.
+
+    ``made``: paths of the plan's files, relative to the root.
+    """
+    borrowed = [f"{name}={value}" for name, value in sized.settings.values.items() if name not in store.settings.values]
+    if not borrowed or not any(path.startswith(_SIZED) for path in made):
         return ()
-    return (f"no file of the store tells how long new ones are to be; those of the sibling do: {', '.join(told)}",)
+    return (f"no file of the store tells how long new ones are to be; those of the sibling do: {', '.join(borrowed)}",)
 
 
 def _queues(store: Store) -> Mapping[str, str]:
@@ -65,4 +71,4 @@ def _index(store: Store) -> Mapping[str, str]:
     return {"maxHashSlotNum": str(sizes.slots), "maxIndexNum": str(sizes.entries)} if sizes else {}
 
 
-_TELLERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (_queues, _batch_queues, _index)
+_SIZE_READERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (_queues, _batch_queues, _index)

@@ -1,4 +1,4 @@
-"""Stores that must not be mended: what would be written there would not be what a broker reads."""
+"""Refuse stores that no command may change, because their brokers read other files than rmqctl writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ _DLEDGER_FOLDER: Final = "dledger-"
 
 
 def refuse_foreign_store(store: Store) -> None:
-    """Raise FailedError where queues or log are kept in a form that mending does not know, UsageError for wrong sizes."""
+    """Refuse a store whose queues or log have a form that rmqctl cannot write.
+
+    Raises:
+        FailedError: RocksDB queues, a DLedger log, a part of the log is missing, or other files have the names of folders or
+            segments.
+        UsageError: the configured segment size is not that of the log's files.
+    """
     where = str(store.root)
     for tree in _FOLDERS:
         if os.path.lexists(store.root / tree) and not os.path.isdir(store.root / tree):
             raise FailedError(f"{tree} is no folder", path=str(store.root / tree), to_do="move it away first")
-    _refuse_what_stands_for_segments(store)
+    _refuse_false_segments(store)
     if store.queues_in_rocksdb:
         raise FailedError(
             "the queues are kept in a RocksDB database",
@@ -41,8 +47,8 @@ def refuse_foreign_store(store: Store) -> None:
     )
 
 
-def _refuse_what_stands_for_segments(store: Store) -> None:
-    """Raise FailedError where something else has a segment's name: it may be all that tells where the segment is."""
+def _refuse_false_segments(store: Store) -> None:
+    """Raise FailedError if something else has a segment's name: it may be the only trace of that segment."""
     for stray in store.log.strays:
         offset = paths.parse_segment_name(stray.path.name)
         if offset is None or stray.duplicate_of is not None:
@@ -61,7 +67,7 @@ def _refuse_what_stands_for_segments(store: Store) -> None:
 
 
 def refuse_dledger(store: Store) -> None:
-    """Raise FailedError where DLedger keeps the log: its own files are what its brokers read."""
+    """Raise FailedError if DLedger keeps the log: its brokers read DLedger's own files."""
     is_dledger = store.settings.flag("enableDLegerCommitLog") or any(
         name.startswith(_DLEDGER_FOLDER) for name in os.listdir(store.root)
     )
@@ -73,13 +79,13 @@ def refuse_dledger(store: Store) -> None:
         )
 
 
-def _refuse_sizes(store: Store, name: str, configured: int | None, told: int | None) -> None:
-    if configured is None or told is None or configured == told:
+def _refuse_sizes(store: Store, name: str, configured: int | None, derived: int | None) -> None:
+    if configured is None or derived is None or configured == derived:
         return
     lengths = {segment.size_bytes for segment in store.log.segments}
-    if lengths == {told}:
+    if lengths == {derived}:
         raise UsageError(
-            f"the configuration says {name}={configured}, and all files of {paths.COMMITLOG} are {told} bytes long",
+            f"the configuration says {name}={configured}, and all files of {paths.COMMITLOG} are {derived} bytes long",
             path=str(store.root),
             to_do="name the properties file of this store's own broker with -c",
         )

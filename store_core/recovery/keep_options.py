@@ -1,4 +1,4 @@
-"""What ``recover --policy keep`` is asked to do otherwise than by default."""
+"""Hold the options of ``recover --policy keep``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAPS: Final[tuple[Gaps, ...]] = ("tombstone", "skip")
 
 
 class LoanRange(NamedTuple):
-    """Whole records [phy_offset, phy_offset + size_bytes) of the log that sibling number ``sibling`` has."""
+    """Whole records [phy_offset, phy_offset + size_bytes) of the log, which sibling number ``sibling`` has."""
 
     sibling: int
     phy_offset: int
@@ -25,12 +25,14 @@ class LoanRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeepOptions:
-    """``gaps``: what stands in a queue for a lost message, a tombstone or a dead entry. ``fill``: whether holes are closed.
+    """The options of policy ``keep``.
 
-    ``siblings``: roots of copies that damaged and missing ranges are taken from, in this order; ``sibling_configs``: the first ones'
-    properties files, which tell where their logs lie. ``sibling_from``: offset of a segment before this log's first one, from which on
-    they give what is missing at its begin. ``loans``: the ranges that
-    were found there, so that a builder takes the same; None: they are to be looked for.
+    * ``gaps``: a lost message gets a tombstone, or, with "skip", a dead entry
+    * ``fill``: holes in the log are closed
+    * ``siblings``: roots of copies of which damaged and missing ranges are taken, in this order
+    * ``sibling_configs``: properties files of the first of these, which name the folders of their logs
+    * ``sibling_from``: offset of a segment before this log's first one; the log from there to its present start is taken from siblings
+    * ``loans``: ranges that planning found in the siblings, for a builder to take the same; None: look for them
     """
 
     gaps: Gaps = "tombstone"
@@ -56,7 +58,7 @@ class KeepOptions:
         return self.gaps == "skip"
 
     def as_arguments(self) -> dict[str, Any]:
-        """For a builder: only what is not as by default, so that ordinary plans stay the same."""
+        """Return the options that differ from the default, as arguments of a builder; so ordinary plans stay the same."""
         arguments: dict[str, Any] = {} if self.gaps == "tombstone" else {"gaps": self.gaps}
         if not self.fill:
             arguments["fill"] = False
@@ -69,7 +71,7 @@ class KeepOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> KeepOptions:
-        """What ``as_arguments`` gave."""
+        """Return the options from the arguments that ``as_arguments`` returned."""
         return cls(
             gaps=arguments.get("gaps", "tombstone"),
             fill=arguments.get("fill", True),

@@ -1,4 +1,4 @@
-"""A salvage as a plan, and the builder that an apply calls for its derived files."""
+"""Make the plan of policy ``keep``, and register the builder that an apply calls for its derived files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def keep_plan(store: Store, found: KeepPlan, built: Built) -> Plan:
-    """Steps in the order they are carried out: the log, what follows from it, checkpoint and progress, and last ``abort``.
+    """Return the plan with its steps in order: log, derived files, checkpoint and progress, and ``abort`` last.
 
     ``built`` names the builder that makes the derived files again.
     """
@@ -54,7 +54,7 @@ def keep_plan(store: Store, found: KeepPlan, built: Built) -> Plan:
 
 
 def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
-    """Derived files as steps; their content comes from a builder."""
+    """Add derived files as steps whose content a builder makes."""
     for path in changes.removed:
         draft.remove_file(path, why="not what the log says")
     for path in changes.removed_folders:
@@ -69,7 +69,10 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
 
 
 def small_files(store: Store, found: KeepPlan) -> dict[str, bytes]:
-    """The checkpoint and the config files, where they promise too much or were lost, by their path in the store."""
+    """Return new checkpoint and config files, by their path in the store.
+
+    Only files are returned that were lost, or whose times or offsets are after the end of what they describe.
+    """
     checkpoint = _checkpoint_bytes(store, found)
     files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
     if (config := found.configuration) is None:
@@ -86,20 +89,20 @@ def _why(found: KeepPlan, name: str) -> str:
 
 
 def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
-    """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
+    """Return the right checkpoint; None if the present one is not ahead of log, queues and index."""
     survey = found.survey
-    now = read_checkpoint(store.root)
-    full = found.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
+    present = read_checkpoint(store.root)
+    full = found.derivation.index_timestamp_ms(present.index_msg_timestamp_ms)
     last = survey.last_store_timestamp_ms
-    times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
-    behind = all(0 < time <= last for time in times) or (last == 0 and not any(times))
+    times = (present.physic_msg_timestamp_ms, present.logics_msg_timestamp_ms)
+    is_right = all(0 < time <= last for time in times) or (last == 0 and not any(times))
     in_55 = runs_under_55(store)
     if in_55 and not (
-        now.logics_msg_timestamp_ms or now.logics_phy_offset
-    ):  # as a broker of less than a minute leaves it
-        behind |= 0 < now.physic_msg_timestamp_ms <= last
-    behind &= now.logics_phy_offset <= survey.last_phy_offset
-    if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= full:
+        present.logics_msg_timestamp_ms or present.logics_phy_offset
+    ):  # a broker that ran less than a minute leaves this
+        is_right |= 0 < present.physic_msg_timestamp_ms <= last
+    is_right &= present.logics_phy_offset <= survey.last_phy_offset
+    if not present.findings and is_right and 0 <= present.index_msg_timestamp_ms <= full:
         return None
     existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
     return rebuilt_checkpoint(
@@ -112,19 +115,19 @@ def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
 
 
 def contents_of_keep(store: Store, found: KeepPlan) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
-    """How to read what the plan's builder makes, by the paths of its steps."""
+    """Return the reader of each file that the plan's builder makes, by the path of its step."""
     places = Places(store.root, outside_roots(store))
     made = {places.name(path): read for path, read in found.edited.made().items()}
     return made | contents_of(found.queue_changes, found.index_changes)
 
 
 def outside_roots(store: Store) -> list[Path]:
-    """Log folders outside the root: a plan may name their files; applying it wants them to be named for writing."""
+    """Return the log folders outside the root. A plan may name their files; to apply it, the operator names them for writing."""
     return list(store.settings.outside_paths)
 
 
 def settings_arguments(settings: Settings) -> dict[str, Any]:
-    """What a builder needs to open the store as the plan's maker did."""
+    """Return the arguments with which a builder opens the store as the planning command did."""
     return {
         "values": dict(settings.values),
         "commitlog_paths": [str(path) for path in settings.commitlog_paths],
@@ -134,7 +137,7 @@ def settings_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def store_of(building: Building) -> Store:
-    """The store a builder works on. Raises NotAStoreError."""
+    """Open the store that a builder works on. Raises NotAStoreError."""
     arguments: Mapping[str, Any] = building.arguments
     settings = load_settings(
         root=building.root, values=arguments["values"], broker_version=arguments.get("broker_version")
@@ -148,7 +151,7 @@ def store_of(building: Building) -> Store:
 
 
 def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Iterator[Chunk]:
-    """The contents of the files an apply asks for."""
+    """Yield the contents of the files named in ``wanted``."""
     for file in files:
         if file.path in wanted:
             for data in file.read():

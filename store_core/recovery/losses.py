@@ -1,4 +1,4 @@
-"""What a loss is: one meaning for every policy, command and format, on one basis that adds up."""
+"""Count lost messages with the same meaning for every policy, command and format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Messages by what becomes of them. None where nobody can know.
+    """Counts of messages by what becomes of them; None for an unknown count.
 
-    ``unreadable_messages`` were damaged before any start, and stay so; ``unreadable_ranges`` may have held messages that nobody can
-    name. ``thrown_away_messages`` can be read, and are gone once a broker has started on the store as it is: the plan keeps
-    ``kept_messages`` of them. ``given_up_messages`` can be read, and go with the plan, or at a broker's start on what it leaves.
-    ``lost_messages``, unreadable and given up, are what is lost with the plan. ``before_begin_messages`` lay before the log's
-    first byte: they are in none of the other numbers, and ``begin_is_missing`` tells whether they are missing or have expired.
+    * ``unreadable_messages`` were damaged before any start, and stay unreadable
+    * ``unreadable_ranges`` may have held messages of which nothing is known
+    * ``thrown_away_messages`` are readable, and lost once a broker has started on the store as it is
+    * ``kept_messages``: how many of these the plan keeps
+    * ``given_up_messages`` are readable, and lost with the plan, or at a broker's start on the planned store
+    * ``lost_messages``, unreadable and given up, are lost with the plan
+    * ``before_begin_messages`` were before the log's first byte and are in none of the other counts; if
+      ``begin_is_missing``, they are missing, else they have expired
     """
 
     unreadable_messages: int | None = None
@@ -47,11 +50,11 @@ class Losses:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no message is lost, as far as anybody can know."""
+        """True if no message is known or suspected to be lost."""
         return not (self.lost_messages or self.unreadable_ranges or self.begin_is_missing)
 
     def as_json(self) -> dict[str, Any]:
-        """The member ``losses`` of the command line's documents."""
+        """Return the member ``losses`` of the command line's documents."""
         return {
             "unreadable_messages": self.unreadable_messages,
             "unreadable_ranges": self.unreadable_ranges,
@@ -76,12 +79,12 @@ class Losses:
 
 
 def messages_in(runs: Iterable[LostRun]) -> int:
-    """Count the messages of runs, as far as they are known."""
+    """Count the messages of runs whose number is known."""
     return sum(run.messages or 0 for run in runs)
 
 
 def losses_predicted(store: Store, outcome: Outcome) -> Losses:
-    """Count what a start alone tells: nothing of what is unreadable."""
+    """Count the losses of a start; the number of unreadable messages stays unknown."""
     thrown_away = outcome.thrown_away_messages if outcome.starts else None
     return Losses(thrown_away_messages=thrown_away, before_begin=log_begin(store, live=is_locked(store.root)))
 
@@ -94,15 +97,19 @@ def losses_of(
     thrown_away_after: int,
     begin: LogBegin,
 ) -> Losses:
-    """Count what a plan loses.
+    """Count the losses of a plan.
 
-    ``lost``: what cannot be kept, with what the plan gives up, ``given_up``, among it. ``thrown_away``: readable messages that a
-    broker's start takes from the store as it is, ``thrown_away_after`` from what the plan leaves.
+    Args:
+        lost: messages that cannot be kept, including those in ``given_up``.
+        given_up: readable messages that the plan removes.
+        thrown_away: readable messages that a broker's start removes from the store as it is.
+        thrown_away_after: readable messages that a broker's start removes from the planned store.
+        begin: the messages before the log's first byte.
     """
     lost = tuple(lost)
     dropped = messages_in(given_up)
     unreadable = messages_in(lost) - dropped
-    gone = dropped + thrown_away_after
-    kept = None if thrown_away is None else max(thrown_away - gone, 0)
+    lost_with_plan = dropped + thrown_away_after
+    kept = None if thrown_away is None else max(thrown_away - lost_with_plan, 0)
     ranges = sum(run.messages is None for run in lost)
-    return Losses(max(unreadable, 0), ranges, thrown_away, kept, gone, begin)
+    return Losses(max(unreadable, 0), ranges, thrown_away, kept, lost_with_plan, begin)

@@ -1,9 +1,11 @@
-"""Config files that a broker could not load, or only an older copy of (store behaviour 1.1): what can be had of them.
+"""Recover config files that a broker could not load, or only from an older copy (store behaviour 1.1).
 
-The ``.bak`` becomes the file where a broker would have read it. What is nowhere in the store a sibling may have: a slave gets
-these from its master every ten seconds. A list of topics that nobody has is told by the log and the queues, the delay service's
-progress by the log (``delays.py``). Consumers' progress is told by nothing else, and is not made up. A store without any config
-file is a copy of its log and queues, and stays one.
+* The ``.bak`` becomes the file if a broker would read it.
+* A file that is not in the store is taken from a sibling: a slave gets these files from its master every ten seconds.
+* A list of topics that is found nowhere is made from the log and the queues; the progress of the delay service from the
+  log (``delay_progress``).
+* Consumers' progress has no other source, so it is not recovered.
+* A store without any config file is a copy of log and queues, and gets none.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _SLAVES_HAVE: Final = ("topics", "consumer_offsets", "delay_offsets", "subscript
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A config file's new text, and where it comes from."""
+    """A config file's new text, and its source."""
 
     data: bytes
     why: str
@@ -33,9 +35,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A store's config files as they will be. ``written``: those that are not as they were, by their path in the store.
+    """The config files after the plan. ``written``: those that change, by their path in the store.
 
-    ``delays``: what the log tells of the delay service's progress by level, where that was lost.
+    ``delays``: the delay service's progress by level, found in the log if its file was lost.
     """
 
     files: ConfigFiles
@@ -49,7 +51,10 @@ def recovered_configuration(
     keys: Iterable[QueueKey],
     delays_of: Callable[[], Mapping[int, DelayLevel]] = dict,
 ) -> Configuration:
-    """``keys``: the queues that the log knows. ``delays_of`` asks the log for the delay service's progress."""
+    """Return the config files after the plan.
+
+    ``keys``: the queues of the log's messages. ``delays_of`` finds the delay service's progress in the log.
+    """
     keys = list(keys)
     files = read_config(store.root)
     layout = release_layout(files)
@@ -61,8 +66,8 @@ def recovered_configuration(
     if files.has_lost(files.delay_offsets) and any(key.topic == paths.SCHEDULE_TOPIC for key in keys):
         delays = delays_of()
     if delays:
-        offsets = {level: told.queue_offset for level, told in delays.items()}
-        text = render_delay_offsets(offsets, layout, max(told.last_timestamp_ms for told in delays.values()))
+        offsets = {level: delay.queue_offset for level, delay in delays.items()}
+        text = render_delay_offsets(offsets, layout, max(delay.last_timestamp_ms for delay in delays.values()))
         written[files.delay_offsets.name] = Written(text.encode(), "delivered is what stands in the log a second time")
     if files.has_lost(files.topics):
         batch_topics = {key.topic for key in store.batch_queues}
@@ -74,14 +79,16 @@ def recovered_configuration(
 
 
 def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str, ConfigFile, str]]:
-    """Files to be written, by the names of their fields."""
-    others = [read_config(sibling.root) for sibling in siblings]
-    for name in (each.name for each in fields(files)):
+    """Yield the files that replace lost ones: the name of the field of ConfigFiles, the file, and the reason."""
+    sibling_configs = [read_config(sibling.root) for sibling in siblings]
+    for name in (config_field.name for config_field in fields(files)):
         file = getattr(files, name)
         if not isinstance(file, ConfigFile) or file.source == "main" or file.too_large:
             continue
         if file.source == "bak":
             yield name, file, "its .bak, which a broker would read"
         elif name in _SLAVES_HAVE:
-            have = [mine for other in others if (mine := getattr(other, name)).source != "none"]
-            yield from ((name, mine, "as the sibling has it") for mine in have[:1])
+            candidates = [
+                sibling_file for other in sibling_configs if (sibling_file := getattr(other, name)).source != "none"
+            ]
+            yield from ((name, sibling_file, "as the sibling has it") for sibling_file in candidates[:1])

@@ -1,7 +1,6 @@
-"""Keep everything readable: close holes, clean the tail, and let the derived files follow (policy ``keep``).
+"""Plan how to keep every readable message: close holes, clean the tail, rebuild the derived files (policy ``keep``).
 
-The same steps serve the dry run and the builder that an apply calls: both start from the store as it is and come to the
-same bytes.
+The dry run and the builder that an apply calls run the same steps on the same store, so they produce the same bytes.
 """
 
 from __future__ import annotations
@@ -54,22 +53,25 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
-_MOST_ROUNDS: Final = 4
+_MAX_ROUNDS: Final = 4
 
 
 @dataclass(slots=True)
 class KeepPlan:
-    """The log as it will be and what follows from it.
+    """The edited log, its derived files, and what is lost.
 
-    ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
-    nobody can name, ``only_indexed`` messages that the index alone tells of, None for many; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
-    ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
-    ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
-    ``moved``: segments that stood under each other's names; ``shifted``: stretches that lay beside their place.
-    ``earlier``: what siblings have before the log's first byte, and was not asked for.
-    ``repairs``: records whose head was damaged, and is made good.
-    ``configuration``: config files as they will be, progress behind the queues' ends apart, which is set to these; None: they stay.
-    ``property_crc``: new records carry one.
+    * ``lost``: known records that cannot be kept; ``given_up``: readable records that the plan removes
+    * ``unknown``: regions that may have held records of which nothing is known
+    * ``only_indexed``: how many lost messages only the index names; None for too many to count
+    * ``unfilled``: ranges of queue offsets for which no message is left; ``dead_messages`` of these get a dead entry
+    * ``kept``: lost messages that get a tombstone although dead entries were requested
+    * ``own_end_phy_offset``: end of the log's last record before records from siblings were added
+    * ``moved``: segments that had wrong names; ``shifted``: ranges that were some bytes away from their offset
+    * ``earlier``: ranges before the log's first byte that siblings have and the caller did not request
+    * ``repairs``: records whose damaged head is repaired
+    * ``configuration``: new contents of config files, except progress after the queues' ends, which is set to the ends;
+      None: they stay unchanged
+    * ``property_crc``: new records carry a property CRC
     """
 
     survey: LogSurvey
@@ -96,7 +98,7 @@ class KeepPlan:
     earlier: list[SkippedEarlier] = field(default_factory=list)
 
     def lost_runs(self) -> tuple[LostRun, ...]:
-        """What is lost, as people read it."""
+        """Return the lost messages as runs for a report."""
         indexed = [LostRun(None, None, None, None, self.only_indexed, 0)] if self.only_indexed != 0 else []
         return (*self.lost.runs(self.unknown), *indexed)
 
@@ -106,12 +108,12 @@ class KeepPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no log to go by, so that nothing must be changed."""
+        """True if the log has no readable record, so that nothing must be changed."""
         return bool(self.findings)
 
 
 def walk_rules(settings: Settings, version: Version) -> WalkRules:
-    """What a release with these settings walks over."""
+    """Return which records a broker of a release with these settings walks over."""
     behaviour = behaviour_of(version)
     forced = behaviour.verifies_property_crc and settings.flag("forceVerifyPropCRC")
     return WalkRules(
@@ -132,7 +134,7 @@ def plan_keep(
     jobs: int = 1,
     walks: WalkProgress | None = None,
 ) -> Iterator[KeepPlan]:
-    """As ``_plan_keep``; where records would stay for which no queue can be made, once more without these."""
+    """Yield the plan of ``_plan_keep``; plan again without the records for which no queue can be made, if there are any."""
     rules = rules or WalkRules()
     with ExitStack() as stack:
         found = stack.enter_context(_plan_keep(store, rules, options, jobs=jobs, walks=walks))
@@ -152,10 +154,13 @@ def _plan_keep(
     jobs: int = 1,
     walks: WalkProgress | None = None,
 ) -> Iterator[KeepPlan]:
-    """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
+    """Yield a plan that keeps every readable message. Only scratch files are written; they are removed at the end.
 
-    ``walks`` is told of the walk over the log as it is, by ``jobs`` threads, on which queues and index are built, and of a second one
-    where the log will be another, so that they are built anew from that; and of all that damage needs besides. Raises FailedError where the store cannot be read or there is no room for scratch files.
+    ``jobs`` threads walk the log as it is while queues and index are built; if the log needs edits, it is walked and
+    they are built again. ``walks`` gets the progress of both walks and of all work that damage requires.
+
+    Raises:
+        FailedError: the store cannot be read, or there is no room for scratch files.
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
     walks = walks or WalkProgress(None, 0)
@@ -183,10 +188,10 @@ def _plan_keep(
         if state.is_first and survey.is_whole:
             derivation.finish()
             walks.leave_out()
-        else:  # other records will be in it
+        else:  # the edited log has other records
             derivation = derive_again(derivation, edited.log, walks.next())
-        for left in reversed(range(_MOST_ROUNDS)):  # what was put back may tell what else is out of place
-            if not _corrected(store, closed_regions, edited, derivation, state, is_last=not left):
+        for rounds_left in reversed(range(_MAX_ROUNDS)):  # a corrected record can reveal other misplaced ones
+            if not _correct_places(store, closed_regions, edited, derivation, state, is_last=not rounds_left):
                 break
             edited = close(closed_regions, restored=state.restored)
             derivation = derive_again(derivation, edited.log, walks.more())
@@ -206,7 +211,7 @@ def _plan_keep(
         )
         if not survey.last_phy_offset and not survey.messages:
             _keep_unread_log(store, found)
-        elif not derivation.without_queue or rules.refused:  # else worked out again without these records
+        elif not derivation.without_queue or rules.refused:  # else the caller plans again without these records
             entries = _fill_gaps(store, found, table, walks, partial(close, restored=state.restored), derive_again)
             _correct_own_offsets(store, found)
             found.queue_changes = found.derivation.queue_changes(entries.of)
@@ -219,7 +224,10 @@ def _plan_keep(
 
 
 def _keep_unread_log(store: Store, found: KeepPlan) -> None:
-    """Change nothing where no record can be read: an unmounted disk looks the same, and queues may be all that is left."""
+    """Drop all changes if the log has no readable record.
+
+    An unmounted disk looks the same, and the queues may be all that is left.
+    """
     if not is_new(store):
         text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
         found.findings.append(finding("S007", text))
@@ -234,7 +242,7 @@ def _derive_again(
     log: SegmentSequence,
     on_progress: Progress | None,
 ) -> Derivation:
-    """Return the derived files of another log, once those of the old one are let go of."""
+    """Close the derived files of the old log and return those of ``log``."""
     old.close()
     give_freed_memory_back()
     view = stack.enter_context(store.with_log(log))
@@ -249,10 +257,10 @@ def _fill_gaps(
     close: Callable[[list[ClosedRegion]], EditedLog],
     derive_again: Callable[[Derivation, SegmentSequence, Progress | None], Derivation],
 ) -> GapEntries:
-    """Fill missing queue offsets, in the log too, and derive again if that changes other entries."""
+    """Fill missing queue offsets, in the log too, and build derived files again if other entries change."""
     entries, is_other = fill_gaps(store, found, table, walks)
     found.edited = close(found.closed_regions)
-    # A new tombstone has an ext unit as well, and moves those of all messages after it.
+    # A new tombstone also has an ext unit, which moves the units of all messages after it.
     if is_other or (entries and store.ext_queues):
         found.derivation = derive_again(found.derivation, found.edited.log, walks.more())
     return entries
@@ -263,7 +271,7 @@ def _delays(store: Store, found: KeepPlan, walks: WalkProgress) -> dict[int, Del
         return delay_levels_from_log(view, found.derivation.queue_ends(), walks.more())
 
 
-def _corrected(
+def _correct_places(
     store: Store,
     closed_regions: list[ClosedRegion],
     edited: EditedLog,
@@ -272,110 +280,120 @@ def _corrected(
     *,
     is_last: bool,
 ) -> bool:
-    """Whether records or tombstones take other places in queues than those that the log, as mended, tells."""
+    """Correct records and tombstones whose queue or queue offset is wrong in the edited log; return True if any was."""
     if not is_last:
-        moved = _moved(store, edited, derivation, state)
-        if _renumbered(closed_regions, derivation.queues()) or moved:
+        moved = _restore_misplaced(store, edited, derivation, state)
+        if _renumber_tombstones(closed_regions, derivation.queues()) or moved:
             return True
     return without_unfounded(closed_regions, derivation.queues(), derivation.rows)
 
 
-def _moved(store: Store, edited: EditedLog, derivation: Derivation, state: RecoveryState) -> bool:
-    """Whether records go back to the queue and number that they were sent to; the ground then has them restored."""
+def _restore_misplaced(store: Store, edited: EditedLog, derivation: Derivation, state: RecoveryState) -> bool:
+    """Restore the queue and queue offset that misplaced records were sent to; return True if there were any."""
     restored = Ranges((at, at + patch.end) for at, patch in state.restored.items())
     closed = Ranges((region.phy_offset, region.end_phy_offset) for region in state.survey.regions)
     batches = wrong_batches(store, edited.log, derivation.rows, derivation.batch_queues().queue_keys())
-    moved = [repair for repair in batches if is_free(repair, closed, restored)]
-    moved += (repair for repair in renamed(store, edited.log, derivation.queues()) if is_free(repair, closed, restored))
-    moved += misplaced(store, edited.log, derivation.queues(), closed, restored)
-    state.repairs += moved
-    state.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}
-    return bool(moved)
+    repairs = [repair for repair in batches if is_free(repair, closed, restored)]
+    repairs += (
+        repair for repair in renamed(store, edited.log, derivation.queues()) if is_free(repair, closed, restored)
+    )
+    repairs += misplaced(store, edited.log, derivation.queues(), closed, restored)
+    state.repairs += repairs
+    state.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
+    return bool(repairs)
 
 
-def _renumbered(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bool:
-    """Whether tombstones get the numbers that their neighbours in the queue leave them: a damaged head had told others."""
+def _renumber_tombstones(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bool:
+    """Give tombstones the queue offsets that their queue leaves free; return True if any changed.
+
+    A damaged head can name a wrong queue offset.
+    """
     placed: dict[int, dict[str, int]] = {}
     for key in builder.queue_keys() if closed_regions else ():
-        for one in builder.summary(key).misnumbered:
-            if one.placed_at is not None:
-                placed.setdefault(one.phy_offset, {})[key.topic] = one.placed_at
+        for odd in builder.summary(key).misnumbered:
+            if odd.placed_at is not None:
+                placed.setdefault(odd.phy_offset, {})[key.topic] = odd.placed_at
     found, in_order = False, sorted(placed)
     for index, closed_region in enumerate(closed_regions):
         places = in_order[
             bisect_left(in_order, closed_region.phy_offset) : bisect_left(in_order, closed_region.end_phy_offset)
         ]
-        if told := closed_region.tombstones_and_lost(places) if places else []:
+        if tombstones := closed_region.tombstones_and_lost(places) if places else []:
             known: list[Lost] = []
-            for at, lost in told:
+            for at, lost in tombstones:
                 if isinstance(lost, LostRecord) and lost != closed_region.given_up:
-                    known.append(_placed(lost, placed.get(at, {})))
+                    known.append(_with_queue_offsets(lost, placed.get(at, {})))
                 elif isinstance(lost, LostRows):
                     known.append(lost)
-            again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
-            again.unplaced += closed_region.unplaced
-            again.skipped = closed_region.skipped
-            closed_regions[index], found = again, True
+            closed_again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
+            closed_again.unplaced += closed_region.unplaced
+            closed_again.skipped = closed_region.skipped
+            closed_regions[index], found = closed_again, True
     return found
 
 
-def _placed(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
-    """A lost record with other numbers in its queue and in light queues, by their topics."""
+def _with_queue_offsets(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
+    """Return ``lost`` with the queue offsets of ``numbers``, by topic, in its queue and its light queues."""
     lights = tuple((name, numbers.get(name, number)) for name, number in lost.light_queues)
     return replace(lost, queue_offset=numbers.get(lost.topic, lost.queue_offset), light_queues=lights)
 
 
 @dataclass(slots=True)
 class _Closing:
-    """A fence for each region. ``known`` are records that queue entries place, by the region's number. ``skipping``: where dead entries may stand."""
+    """Closes each damaged region.
+
+    ``known``: lost records that queue entries name, by the region's number. ``skipping``: which of them may get dead entries.
+    """
 
     store: Store
     skipping: Skipping | None
     known: dict[int, list[Lost]]
     property_crc: bool
     walks: WalkProgress
-    topics: frozenset[str] = field(init=False)  # that have queues
+    topics: frozenset[str] = field(init=False)  # topics that have queues
 
     def __post_init__(self) -> None:
         queues = (*self.store.queues, *self.store.batch_queues)
         self.topics = frozenset(key.topic for key in queues)
 
     def closed_regions(self, regions: list[Region]) -> list[ClosedRegion]:
-        """Two that would take the same neighbour become one."""
-        all_told = [self._told(number, region) for number, region in enumerate(regions)]
+        """Close the regions. Two that would both remove the same readable neighbour are closed as one."""
+        lost_by_region = [self._lost_of(number, region) for number, region in enumerate(regions)]
         if self.skipping is not None:
-            self.skipping.look_at(lost for told in all_told for lost in told)
+            self.skipping.look_at(lost for lost_records in lost_by_region for lost in lost_records)
             self.skipping.decide()
         closed_regions: list[ClosedRegion] = []
         on_progress, done = self.walks.piece(sum(region.size_bytes for region in regions)), 0
-        for region, told in zip(regions, all_told, strict=True):
-            closed_region = self._close(region, told, behind(on_progress, done))
+        for region, lost_records in zip(regions, lost_by_region, strict=True):
+            closed_region = self._close(region, lost_records, behind(on_progress, done))
             done += region.size_bytes
             if closed_regions and closed_regions[-1].end_phy_offset > closed_region.phy_offset:
-                closed_region = self._as_one(closed_regions.pop(), closed_region, told)
+                closed_region = self._close_as_one(closed_regions.pop(), closed_region, lost_records)
             closed_regions.append(closed_region)
         return closed_regions
 
     def left_open(self, regions: list[Region]) -> list[ClosedRegion]:
-        """Regions that stay as they are, with what is known of them."""
-        return [ClosedRegion(region, unplaced=self._told(number, region)) for number, region in enumerate(regions)]
+        """Return the regions unchanged, with their lost records."""
+        return [ClosedRegion(region, unplaced=self._lost_of(number, region)) for number, region in enumerate(regions)]
 
-    def _told(self, number: int, region: Region) -> list[Lost]:
-        """What a region lost, from now on noted with its fence alone."""
-        told = self._merged(region, self.known.pop(number, []))
+    def _lost_of(self, number: int, region: Region) -> list[Lost]:
+        """Return the lost records of a region, and take them out of ``known`` and, unless readable, out of the region."""
+        lost_records = self._merged(region, self.known.pop(number, []))
         region.lost = [lost for lost in region.lost if lost.is_readable]
-        return told
+        return lost_records
 
-    def _close(self, region: Region, told: list[Lost], on_progress: Progress | None = None) -> ClosedRegion:
-        known, dead = self.skipping.parted(told) if self.skipping is not None else (told, [])
+    def _close(self, region: Region, lost_records: list[Lost], on_progress: Progress | None = None) -> ClosedRegion:
+        known, dead = self.skipping.parted(lost_records) if self.skipping is not None else (lost_records, [])
         closed_region = close_region(region, known, property_crc=self.property_crc, on_progress=on_progress)
         closed_region.skipped = dead
         return closed_region
 
-    def _as_one(self, before: ClosedRegion, closed_region: ClosedRegion, told: list[Lost]) -> ClosedRegion:
+    def _close_as_one(
+        self, before: ClosedRegion, closed_region: ClosedRegion, lost_records: list[Lost]
+    ) -> ClosedRegion:
         given_up = [replace(g, is_readable=True) for g in {before.given_up, closed_region.given_up} if g is not None]
         region = closed_region.region
-        both = replace(
+        joined = replace(
             before.region,
             end_phy_offset=region.end_phy_offset,
             reaches_segment_end=region.reaches_segment_end,
@@ -384,31 +402,33 @@ class _Closing:
             used_bytes=before.region.used_bytes + region.used_bytes,
             lost=[*before.region.lost, *given_up, *region.lost],
         )
-        stood = [lost for lost in before.tombstones if lost != before.given_up]
-        others = [*stood, *before.unplaced, *before.skipped, *told]
-        return self._close(both, self._merged(both, others))
+        with_tombstone = [lost for lost in before.tombstones if lost != before.given_up]
+        lost_of_both = [*with_tombstone, *before.unplaced, *before.skipped, *lost_records]
+        return self._close(joined, self._merged(joined, lost_of_both))
 
     def _merged(self, region: Region, by_entries: list[Lost]) -> list[Lost]:
-        """What a region lost, told by headers and by queue entries.
+        """Merge the lost records of a region that record heads name with those that queue entries name.
 
-        A header knows more, but for the tags code; of queue id and number of a damaged record its entry knows better.
+        A head has more fields, except the tags code; queue id and queue offset of a damaged record are taken from its entry.
         """
         headers = {lost.phy_offset: None for lost in region.lost}
         places = sorted(place for place in headers if place is not None)
-        apart = [one for lost in by_entries for one in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))]
+        apart = [
+            record for lost in by_entries for record in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))
+        ]
         entries = {lost.phy_offset: lost for lost in apart if isinstance(lost, LostRecord)}
-        told: list[Lost] = []
+        merged: list[Lost] = []
         for head in region.lost:
             entry = entries.get(head.phy_offset)
             is_known = head.topic in self.topics
-            one = head if entry is None else more_complete(head, entry, is_topic_known=is_known)
-            if not no_queue_reason(one.topic):
-                told.append(one)
-        return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
+            record = head if entry is None else more_complete(head, entry, is_topic_known=is_known)
+            if not no_queue_reason(record.topic):
+                merged.append(record)
+        return [*merged, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
 
 
 def _correct_own_offsets(store: Store, found: KeepPlan) -> None:
-    """Good records that say they lie elsewhere get their own offset right: ids made of it are wrong otherwise."""
+    """Patch the own offset of good records where it differs from their position: message ids contain it."""
     field_ = HEAD.field_struct("own_phy_offset")
     closed = Ranges(
         (closed_region.phy_offset, closed_region.end_phy_offset)
@@ -431,8 +451,8 @@ def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkPro
         found.given_up += [
             lost for closed_region in found.closed_regions for lost in closed_region.region.lost if lost.is_readable
         ]
-    behind = [*found.survey.tail, beyond_log_end(store, found.survey)]
-    told = [lost for records in lost_by_queue_entries(store, behind, table, walks).values() for lost in records]
+    after_end = [*found.survey.tail, beyond_log_end(store, found.survey)]
+    named = [lost for records in lost_by_queue_entries(store, after_end, table, walks).values() for lost in records]
     queues = QueuesOfLog(found.derivation.queues(), table)
     found.lost = LostMessages(
         [
@@ -441,16 +461,16 @@ def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkPro
                 for closed_region in found.closed_regions
                 for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
             ),
-            *(lost for each in told for lost in queues.lacking(each)),
+            *(missing for lost in named for missing in queues.lacking(lost)),
         ],
         found.unfilled,
         table,
     )
-    # A region about which no header, no entry and no gap tells anything; where every queue is whole nothing was in it.
+    # No head, no entry and no gap names a record of such a region; where every queue is whole, it held none.
     found.unknown = [
         closed_region.region
         for closed_region in found.closed_regions
         if closed_region.region.may_hold_records
         and not (closed_region.tombstones or closed_region.unplaced or closed_region.skipped)
     ]
-    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, behind, told)
+    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, after_end, named)

@@ -1,4 +1,4 @@
-"""What planning a change to a store comes to, whoever planned it; recover's answer holds more and reads the same."""
+"""Hold a planned change to a store with its predicted outcome; ``Recovery`` has the same fields and more."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from store_core.recovery.prediction.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan, and what a broker ends up with afterwards. ``lost``: what it costs; ``findings``: of the store as it stands.
+    """A plan, and the outcome of a broker's start after it.
 
-    ``made``: the new files' contents, while they are kept. ``losses``: what goes, counted, where messages do.
+    ``lost``: messages that the plan removes, counted in ``losses``. ``findings``: those of the store as it is.
+    ``made``: readers of the new files' contents, valid while the caller keeps the scratch files.
     """
 
     plan: Plan
@@ -28,7 +29,7 @@ class Planned:
     losses: Losses | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The members of a mending command's document, without ``store``, ``applied`` and ``undo_id``."""
+        """Return the members of a writing command's document, without ``store``, ``applied`` and ``undo_id``."""
         return {
             "plan": self.plan.summary(),
             "after": self.after.as_json(),

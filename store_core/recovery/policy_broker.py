@@ -1,4 +1,4 @@
-"""What a broker of a release would leave, without its ghosts (policy ``broker``)."""
+"""Plan the store that a broker of a release would leave, without resurrected records (policy ``broker``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(slots=True)
 class BrokerResult:
-    """The log cut where the broker cuts it, its queues as it leaves them, and an index of the records that stay."""
+    """The log and the queues as the broker leaves them, and an index of the remaining records."""
 
     start: Start
     edited: EditedLog
@@ -40,9 +40,10 @@ class BrokerResult:
 
 @contextmanager
 def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None) -> Iterator[BrokerResult]:
-    """Play the start through and work out what it would leave; nothing is written but scratch files.
+    """Simulate the start and yield the store it would leave. Only scratch files are written.
 
-    Raises FailedError where the broker would not start, or would not get on with a queue.
+    Raises:
+        FailedError: the broker would not start, or could not create the folder of a queue.
     """
     with ExitStack() as stack:
         start = stack.enter_context(start_broker(store, behaviour, on_progress=on_progress))

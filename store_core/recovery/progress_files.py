@@ -1,4 +1,4 @@
-"""Progress files that promise more than is left: consumers, the delay service, the timer (store behaviour 12)."""
+"""Lower progress that is after the end of its queue: consumers, the delay service, the timer (store behaviour 12)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from store_core.storage.store import QueueKey, Store
 
 
 def lowered_progress(store: Store, ends: Mapping[QueueKey, int], config: ConfigFiles) -> dict[str, bytes]:
-    """Files by their path in the store, with progress behind the new ends of queues set to these.
+    """Return progress files with progress after a queue's new end set to that end, by their path in the store.
 
-    Left alone, a group would not see the messages that get the lost ones' numbers. Queues that ``ends`` does not know
-    keep what they have. ``config``: the store's config files.
+    Otherwise a group would not get the messages to which a broker gives the lost messages' queue offsets. Progress in
+    queues that ``ends`` does not contain is kept.
     """
     lowered = {
         (group, topic, queue_id): ends[QueueKey(topic, queue_id)]
@@ -27,7 +27,7 @@ def lowered_progress(store: Store, ends: Mapping[QueueKey, int], config: ConfigF
 
 
 def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
-    """The delay service's own progress, by level."""
+    """Return the file of the delay service's progress, if a level's changes."""
     file = config.delay_offsets
     offsets = {
         level: min(offset, ends.get(QueueKey(paths.SCHEDULE_TOPIC, level - 1), 0))
@@ -40,7 +40,7 @@ def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[s
 
 
 def _timer_check(store: Store, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
-    """The timer's own progress in its topic."""
+    """Return the file of the timer's progress in its topic, if that changes."""
     data = store.cache.read(store.root / paths.TIMERCHECK, 0, timer.CHECK_FILE_SIZE_BYTES)
     if len(data) < timer.CHECK.size_bytes:
         return {}

@@ -1,4 +1,4 @@
-"""recover: what a broker would do, what can be kept, what is lost either way, and the plan for it."""
+"""Predict a broker's start, plan the recovery of a store, and count what is lost (command recover)."""
 
 from __future__ import annotations
 
@@ -47,17 +47,20 @@ from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
 POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
-WALKS: Final = 4  # over the log: what a broker would do, what is wrong with it, what it holds, what follows from it
+WALKS: Final = 4  # walks over the log: prediction, check, plan with derived files, start on the planned store
 _BROKER_BUILDER: Final = "as-broker"
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The whole answer. ``after`` is what a broker ends up with on the mended store; ``lost`` what is gone either way.
+    """The result of planning a recovery.
 
-    ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
-    options come to. ``kept_messages``: good ones that belong into queues. ``siblings``: what comes from each.
-    ``repaired``: records whose head is made good. ``lost_records``: what is known of each lost one. ``losses`` counts them all.
+    * ``after``: the outcome of a broker's start on the recovered store
+    * ``lost``: messages that are lost with the plan; ``losses`` counts them; ``lost_records`` has the known fields of each
+    * ``given_up``: readable messages that the plan removes; the command applies such a plan only after a confirmation
+    * ``notes``: the effects of the options, for the operator
+    * ``kept_messages``: good messages that belong into queues
+    * ``siblings``: the ranges that are taken from each sibling; ``repaired``: records whose head is repaired
     """
 
     last_exit: Literal["clean", "crash"]
@@ -76,7 +79,7 @@ class Recovery:
     losses: Losses = field(default_factory=Losses)
 
     def as_json(self) -> dict[str, Any]:
-        """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
+        """Return the members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
         return {
             "last_exit": self.last_exit,
             **self.prediction.as_json(),
@@ -105,11 +108,17 @@ def recover(
     on_progress: Progress | None = None,
     on_total: Progress | None = None,
 ) -> Recovery:
-    """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
+    """Predict a broker's start and plan the recovery. The store is only read; scratch files go to the temporary folder.
 
-    ``jobs`` threads walk the log. What was built can be read as long as ``keep`` is open. ``on_progress`` is told the bytes walked in all WALKS, ``on_total`` what they
-    come to as far as is known by then. Raises UsageError for an unknown policy or options that are not its
-    own, FailedError where the store cannot be read, or where policy ``broker`` is asked for and the broker would not start.
+    Args:
+        jobs: threads that walk the log.
+        keep: the built files can be read until this stack is closed.
+        on_progress: gets the bytes walked so far in all WALKS.
+        on_total: gets the bytes of all WALKS, as far as they are known.
+
+    Raises:
+        UsageError: the policy is unknown, or the options belong to another policy.
+        FailedError: the store cannot be read, or, with policy ``broker``, the broker would not start.
     """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
@@ -125,16 +134,16 @@ def recover(
         if options.siblings:
             with Siblings(store, options.siblings, options.sibling_configs) as siblings:
                 whole = stack.enter_context(sized_as(store, siblings))
-        asked = _Asked(store, whole, policy, version, options, jobs)
+        request = _Request(store, whole, policy, version, options, jobs)
 
         def work_out(view: Store, opened: ExitStack) -> Recovery:
             walks = WalkProgress(on_progress, view.log.size_bytes, planned=WALKS, on_total=on_total)
             prediction = predict(view, version, on_progress=walks.next())
-            # First, while nothing else is held in memory.
+            # The check runs before the plan, while little else is held in memory.
             checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
             give_freed_memory_back()
-            recover_by = _as_broker if policy == "broker" else _keeping
-            recovery = recover_by(asked, view, prediction, checked, walks, opened)
+            recover_by = _recover_as_broker if policy == "broker" else _recover_keep
+            recovery = recover_by(request, view, prediction, checked, walks, opened)
             walks.end()
             return recovery
 
@@ -144,8 +153,8 @@ def recover(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """``whole``: the store, with the siblings' sizes where its own are not known."""
+class _Request:
+    """The arguments of ``recover``. ``whole``: the store, with the siblings' file sizes where its own are not known."""
 
     store: Store
     whole: Store
@@ -163,28 +172,28 @@ def _is_loss(recovery: Recovery) -> bool:
     return bool(recovery.lost) or recovery.prediction.outcome.is_loss or recovery.after.is_loss
 
 
-def _keeping(
-    asked: _Asked,
+def _recover_keep(
+    request: _Request,
     store: Store,
     prediction: Prediction,
     checked: Iterable[Finding],
     walks: WalkProgress,
     stack: ExitStack,
 ) -> Recovery:
-    options = asked.options
+    options = request.options
     rules = walk_rules(store.settings, prediction.assumed)
-    found = stack.enter_context(plan_keep(store, rules, options, jobs=asked.jobs, walks=walks))
+    found = stack.enter_context(plan_keep(store, rules, options, jobs=request.jobs, walks=walks))
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
-    plan = replace(keep_plan(store, found, built), policy=asked.policy)
-    # Where nothing is changed, it is the same start.
+    plan = replace(keep_plan(store, found, built), policy=request.policy)
+    # A plan without steps changes nothing, so the predicted start is the start after it.
     after, starting = prediction.outcome, prediction.assumed
     if plan.steps:
-        after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=asked.version)
+        after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=request.version)
     lost, given_up = found.lost_runs(), tuple(LostMessages(found.given_up).runs())
     losses = Losses() if found.is_empty else _losses(store, prediction, after, found, lost, given_up)
     return Recovery(
-        asked.last_exit,
+        request.last_exit,
         prediction,
         plan,
         after,
@@ -193,7 +202,7 @@ def _keeping(
         given_up,
         (
             *notes_of(found, after, starting),
-            *size_notes(asked.store, asked.whole, [step.path for step in plan.steps]),
+            *size_notes(request.store, request.whole, [step.path for step in plan.steps]),
         ),
         found.survey.kept_messages,
         tuple(loans_of(found.options, found.earlier)),
@@ -212,36 +221,36 @@ def _losses(
     lost: Iterable[LostRun],
     given_up: Iterable[LostRun],
 ) -> Losses:
-    outcome, begins = prediction.outcome, found.edited.log.min_phy_offset
-    begin = log_begin(store, begin_phy_offset=begins, last_timestamp_ms=found.survey.last_store_timestamp_ms)
+    outcome, begin_phy_offset = prediction.outcome, found.edited.log.min_phy_offset
+    begin = log_begin(store, begin_phy_offset=begin_phy_offset, last_timestamp_ms=found.survey.last_store_timestamp_ms)
     thrown_away = outcome.thrown_away_messages if outcome.starts else None
     return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
 
 
-def _as_broker(
-    asked: _Asked,
+def _recover_as_broker(
+    request: _Request,
     store: Store,
     prediction: Prediction,
     checked: Iterable[Finding],
     walks: WalkProgress,
     stack: ExitStack,
 ) -> Recovery:
-    told = walks.next()
-    result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
-    walks.leave_out()  # queues and index follow from the same walk
+    progress = walks.next()
+    result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=progress))
+    walks.leave_out()  # queues and index are built in the same walk
     found = KeepPlan(result.survey, [], result.edited, result.derivation)
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(keep_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=asked.version)
-    unreadable, losses = _unreadable(asked, store, prediction)
+    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=request.version)
+    unreadable, losses = _unreadable(request, store, prediction)
     lost = (*prediction.outcome.thrown_away, *unreadable)
     findings = in_recover(_findings(checked, result.derivation.findings), plan)
     kept = result.survey.kept_messages
     made = contents_of(found.queue_changes, found.index_changes)
     notes = beyond_notes(store, result.derivation.queue_ends())
     return Recovery(
-        asked.last_exit,
+        request.last_exit,
         prediction,
         plan,
         after,
@@ -254,9 +263,9 @@ def _as_broker(
     )
 
 
-def _unreadable(asked: _Asked, store: Store, prediction: Prediction) -> tuple[tuple[LostRun, ...], Losses]:
-    """What nobody could keep, which policy ``broker`` loses beside what it throws away, and the count of both."""
-    with plan_keep(store, walk_rules(store.settings, prediction.assumed), jobs=asked.jobs) as found:
+def _unreadable(request: _Request, store: Store, prediction: Prediction) -> tuple[tuple[LostRun, ...], Losses]:
+    """Return the unreadable messages, which policy ``broker`` also loses, and the counts of all losses."""
+    with plan_keep(store, walk_rules(store.settings, prediction.assumed), jobs=request.jobs) as found:
         given_up = set(LostMessages(found.given_up).runs())
         unreadable = tuple(run for run in found.lost_runs() if run not in given_up)
         losses = _losses(store, prediction, prediction.outcome, found, unreadable, ())
@@ -265,7 +274,7 @@ def _unreadable(asked: _Asked, store: Store, prediction: Prediction) -> tuple[tu
 
 
 def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[Finding, ...]:
-    """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
+    """Return the findings of the check and those assumptions whose code the check did not report."""
     checked, assumed = tuple(checked), tuple(assumed)
     return tuple(
         advised([*checked, *(found for found in assumed if found.code not in {known.code for known in checked})])
@@ -278,9 +287,9 @@ def _after(
     if found.is_empty:
         return start_after(store, assumed, None)
     changes = (found.queue_changes, found.index_changes)
-    files, told, gone = small_files(store, found), walks.more(), (paths.ABORT,)
+    files, progress, removed = small_files(store, found), walks.more(), (paths.ABORT,)
     return start_after(
-        store, assumed, found.edited, changes, files, gone, is_whole=is_whole, version=version, on_progress=told
+        store, assumed, found.edited, changes, files, removed, is_whole=is_whole, version=version, on_progress=progress
     )
 
 

@@ -1,4 +1,4 @@
-"""What a recovery says beside its plan: what the options come to, and advice that fits where it is given."""
+"""Write the notes of a recovery: the effects of its options, and advice that fits the plan."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ADVICE: Final = {
 
 
 def notes_of(found: KeepPlan, after: Outcome, version: Version) -> tuple[str, ...]:
-    """What a person should know about the plan's way to deal with what is lost."""
+    """Return the notes for the operator about the plan and the lost messages."""
     notes = (
         *_sibling_notes(found),
-        *(_earlier_note(found.options, left) for left in found.earlier),
+        *(_earlier_note(found.options, skipped) for skipped in found.earlier),
         _moved_note(found),
         _shifted_note(found.shifted),
         _repair_note(found.repairs),
@@ -58,17 +58,17 @@ def notes_of(found: KeepPlan, after: Outcome, version: Version) -> tuple[str, ..
 
 
 def in_recover(findings: Iterable[Finding], plan: Plan, options: KeepOptions | None = None) -> tuple[Finding, ...]:
-    """Findings whose advice is to run what runs already say what the plan does instead."""
+    """Return the findings with advice that names what the plan does, instead of the command that is already running."""
     if not plan.steps:
         return tuple(findings)
-    gone = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    removed = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
     written = {step.path for step in plan.steps}
     fills = options is None or options.fill
-    return tuple(replace(found, advice=_advice(found, gone, written, fills=fills)) for found in findings)
+    return tuple(replace(found, advice=_advice(found, removed, written, fills=fills)) for found in findings)
 
 
-def _advice(found: Finding, gone: set[str], written: set[str], *, fills: bool) -> str:
-    if found.file in gone and found.code[0] in "LQI":
+def _advice(found: Finding, removed: set[str], written: set[str], *, fills: bool) -> str:
+    if found.file in removed and found.code[0] in "LQI":
         return "The plan removes it."
     if found.code in _HOLES and not fills:
         return "It is left as it is (--no-fill)."
@@ -80,82 +80,85 @@ def _advice(found: Finding, gone: set[str], written: set[str], *, fills: bool) -
 
 
 def loans_of(options: KeepOptions, earlier: Iterable[SkippedEarlier] = ()) -> list[dict[str, Any]]:
-    """What is taken from each sibling, for the command's document, and what of its log's begin is not."""
-    left = {each.sibling: each.as_json() for each in earlier}
+    """Return, for the command's document, the ranges taken from each sibling and its earlier range that is not taken."""
+    earlier_by_sibling = {skipped.sibling: skipped.as_json() for skipped in earlier}
     return [
         {
             "sibling": str(root),
-            "records": sum(loan.records for loan in mine),
-            "bytes": sum(loan.size_bytes for loan in mine),
-            "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in mine],
-            "earlier": left.get(number),
+            "records": sum(loan.records for loan in loans),
+            "bytes": sum(loan.size_bytes for loan in loans),
+            "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in loans],
+            "earlier": earlier_by_sibling.get(number),
         }
         for number, root in enumerate(options.siblings)
-        for mine in [[loan for loan in options.loans or () if loan.sibling == number]]
+        for loans in [[loan for loan in options.loans or () if loan.sibling == number]]
     ]
 
 
 def lost_records_of(store: Store, found: KeepPlan) -> list[dict[str, Any]]:
-    """What is known of each lost record, for the command's document."""
+    """Return the known fields of each lost record, for the command's document."""
     if not found.lost_runs():
         return []
     sizes, regions = (
         found.derivation.sizes,
         [*(closed_region.region for closed_region in found.closed_regions), *found.survey.tail],
     )
-    behind = index_traces(
+    after_end = index_traces(
         store, sizes, [beyond_log_end(store, found.survey)], from_phy_offset=found.survey.end_phy_offset
     )
-    return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *behind])
+    return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *after_end])
 
 
 def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
-    """What policy ``broker`` leaves as a broker's start does: groups that have consumed what the log then lacks (12.1).
+    """Return a note that names the groups whose progress is after the new end of a queue (store behaviour 12.1).
 
-    ``ends``: the ends of the queues as they will be.
+    Policy ``broker`` leaves that progress, as a broker's start does. ``ends``: the queues' end offsets after the plan.
     """
     table = offset_table(read_config(store.root))
     groups = sorted({g for (g, topic, n), at in table.items() if at > ends.get(QueueKey(topic, n), at)})
     if not groups:
         return ()
     return (
-        f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_few(groups)}; what is sent before such a group "
+        f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_first_names(groups)}; what is sent before such a group "
         "pulls again gets numbers that it has passed, and is not delivered to it (--policy keep sets progress to the end)",
     )
 
 
 def _assumed_notes(found: KeepPlan) -> list[str]:
-    """What was assumed of new files' lengths: once they stand, they tell just that."""
-    told = [each for each in found.derivation.findings if each.code == "S009"]
-    return [f"{each.message}; a broker that is configured otherwise refuses such files ({each.code})" for each in told]
+    """Return notes about assumed lengths of new files; later runs take the lengths of these files for proven."""
+    assumed = [assumption for assumption in found.derivation.findings if assumption.code == "S009"]
+    return [
+        f"{assumption.message}; a broker that is configured otherwise refuses such files ({assumption.code})"
+        for assumption in assumed
+    ]
 
 
 def _sibling_notes(found: KeepPlan) -> list[str]:
     notes = []
     for taken in loans_of(found.options, found.earlier):
         if not taken["records"] and taken["earlier"] is not None:
-            continue  # it has records that are missing here, and its own note tells of them
+            continue  # the note about its earlier range names its records
         if not taken["records"]:
             notes.append(
                 f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have tells there that it is a copy"
             )
             continue
         text = f"{_count(taken['records'], 'record')}, {taken['bytes']} bytes, taken from {taken['sibling']}"
-        behind = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
-        notes.append(text + (f"; {behind} of them stand behind the last record of this store" if behind else ""))
+        after_end = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
+        notes.append(text + (f"; {after_end} of them stand behind the last record of this store" if after_end else ""))
     return notes
 
 
-def _earlier_note(options: KeepOptions, left: SkippedEarlier) -> str:
-    what = "that are missing here" if left.begin.is_missing else "that have expired here"
-    end = left.phy_offset + left.size_bytes
+def _earlier_note(options: KeepOptions, skipped: SkippedEarlier) -> str:
+    what = "that are missing here" if skipped.begin.is_missing else "that have expired here"
+    end = skipped.phy_offset + skipped.size_bytes
     return (
-        f"the log begins at {end}, that of {options.siblings[left.sibling]} at {left.phy_offset}: {left.size_bytes} bytes {what}. "
-        f"--sibling-from {left.phy_offset} takes them"
+        f"the log begins at {end}, that of {options.siblings[skipped.sibling]} at {skipped.phy_offset}: {skipped.size_bytes} bytes {what}. "
+        f"--sibling-from {skipped.phy_offset} takes them"
     )
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(
         [*names[:_MOST_NAMED], *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])]
     )
@@ -165,7 +168,7 @@ def _moved_note(found: KeepPlan) -> str:
     if not found.moved:
         return ""
     names = [f"{move.path.name} belongs at {move.phy_offset}" for move in found.moved]
-    return f"files of the log stand under wrong names, as their records say: {_few(names)}"
+    return f"files of the log stand under wrong names, as their records say: {_first_names(names)}"
 
 
 def _shifted_note(shifted: Sequence[Shift]) -> str:
@@ -176,15 +179,15 @@ def _shifted_note(shifted: Sequence[Shift]) -> str:
         for s in shifted
         for by in [s.phy_offset - s.source[0]]
     ]
-    return f"records lie beside their place, where no broker finds them, and go back: {_few(named)}"
+    return f"records lie beside their place, where no broker finds them, and go back: {_first_names(named)}"
 
 
 def _repair_note(repairs: list[Repair]) -> str:
     if not repairs:
         return ""
     named = [f"{r.topic}/{r.queue_id} {r.queue_offset} ({', '.join(r.fields)})" for r in repairs[:_MOST_NAMED]]
-    more = [f"and {len(repairs) - _MOST_NAMED} more"] if len(repairs) > _MOST_NAMED else []
-    return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *more])}"
+    rest = [f"and {len(repairs) - _MOST_NAMED} more"] if len(repairs) > _MOST_NAMED else []
+    return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *rest])}"
 
 
 def _dead_note(found: KeepPlan) -> str:
@@ -202,17 +205,17 @@ def _kept_note(kept: Kept) -> str:
     if not kept.messages:
         return ""
     named = [f"{lost.topic}/{lost.queue_id} {lost.queue_offset} ({why})" for lost, why in kept.first]
-    more = [f"and {kept.messages - len(named)} more"] if kept.messages > len(named) else []
-    return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
+    rest = [f"and {kept.messages - len(named)} more"] if kept.messages > len(named) else []
+    return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *rest])}"
 
 
 def _delay_note(found: KeepPlan) -> str:
     delays = found.configuration.delays if found.configuration is not None else {}
     if not delays:
         return ""
-    told = [f"level {level} goes on at {delay.queue_offset}" for level, delay in delays.items()]
+    levels = [f"level {level} goes on at {delay.queue_offset}" for level, delay in delays.items()]
     again = sum(delay.again for delay in delays.values())
-    text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(told)}"
+    text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(levels)}"
     if not again:
         return text
     return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
@@ -233,15 +236,15 @@ def _open_note(found: KeepPlan, after: Outcome, version: Version) -> str:
     if found.options.fill or not found.closed_regions:
         return ""
     size = sum(closed_region.region.size_bytes for closed_region in found.closed_regions)
-    told = f"{_count(len(found.closed_regions), 'hole')} of {size} bytes stays open: "
+    note = f"{_count(len(found.closed_regions), 'hole')} of {size} bytes stays open: "
     if not after.starts:
-        return told + f"a broker ({version}) would not start ({after.reason})"
+        return note + f"a broker ({version}) would not start ({after.reason})"
     if after.lost_messages:
         return (
-            told
+            note
             + f"a broker ({version}) would cut the log at {after.max_phy_offset} and lose {after.lost_messages} messages"
         )
-    return told + f"a broker ({version}) would not meet it at its next start; one that scans it cuts the log there"
+    return note + f"a broker ({version}) would not meet it at its next start; one that scans it cuts the log there"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Find everything that can be read of the log: one walk, and the edits that make more of it readable."""
+"""Find the readable records of the log: one walk, and passes whose edits make more records readable."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from store_core.storage.overlay import Patch
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
-_MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
+_MAX_LMQ_REPAIRS: Final = 1 << 14  # records whose list of light queues is repaired in one recovery
 
 
 class TombstoneRegions:
-    """Collect where an earlier recovery wrote tombstones and fillers: a replica may have the lost messages."""
+    """Collects the regions where an earlier recovery wrote tombstones and fillers; a replica may have the lost messages."""
 
     def __init__(self, log: SegmentSequence) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class TombstoneRegions:
             self._before = neighbour_at(table, len(table) - 1) if table.messages[-1] else None
 
     def emptied(self, loans: Mapping[int, Patch]) -> dict[int, Patch]:
-        """Return zeros for the tombstone regions that a replica can fill, so that the next walk reads the replica's records."""
+        """Return zeros for the tombstone regions that a replica can fill, so that the next walk reads its records there."""
         given = Ranges((at, at + patch.end) for at, patch in loans.items())
         return {
             region.phy_offset: Patch(0, region.size_bytes)
@@ -93,9 +93,9 @@ class FirstWalk(Protocol):
 class RecoveryState:
     """The log with the edits found so far.
 
-    ``known`` are the records that queue entries and good heads place in a damaged region, by the region's number in the survey.
-    ``restored`` are bytes that replace damaged ones, by their offset in the log; the survey has walked over them. ``placed`` are those
-    of whole files that had wrong names; ``restored`` goes over them.
+    * ``known``: lost records that queue entries and good heads place in a damaged region, by the region's number in the survey
+    * ``restored``: bytes that replace damaged ones, by their offset in the log; the survey has walked over them
+    * ``placed``: bytes of whole files that had wrong names; where both are given, ``restored`` replaces ``placed``
     """
 
     survey: LogSurvey
@@ -105,9 +105,9 @@ class RecoveryState:
     loans: list[LoanRange] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # end of this store's own last good record
-    moved: list[Move] = field(default_factory=list)  # files that get their own places back
-    shifted: list[Shift] = field(default_factory=list)  # ranges that do
-    earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
+    moved: list[Move] = field(default_factory=list)  # files that return to their own offsets
+    shifted: list[Shift] = field(default_factory=list)  # ranges that return to their own offsets
+    earlier: list[Earlier] = field(default_factory=list)  # siblings whose log starts before this store's
     is_first: bool = True  # the first walk found this, without edits
 
 
@@ -123,10 +123,10 @@ def read_state(
     *,
     table: LostTable,
 ) -> RecoveryState:
-    """Return the log with all edits that PASSES find. The log is walked again after each pass that changes what a walk finds.
+    """Return the log with all edits that PASSES find.
 
-    ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads. Many lost
-    records lie in ``table``.
+    The log is walked again, by ``jobs`` threads, after each pass whose edits change what a walk finds. ``sinks`` get the
+    tables of every walk, ``first`` those of the first one. ``table`` holds lost records that are too many for objects.
     """
     work = _Work(store, rules, siblings, options, sinks, first, jobs, walks or WalkProgress(None, 0), table)
     for find_edits in PASSES:
@@ -136,10 +136,10 @@ def read_state(
 
 @dataclass(slots=True)
 class _Work:
-    """What the passes share, and the state that each of them finds and leaves.
+    """The arguments and the state that the passes share.
 
-    ``zeros`` cover bytes that only look like good records or blanks, ``placed`` are whole files from wrong names, ``put_back`` records
-    that return to their own places.
+    ``zeros`` cover bytes that only look like good records or blanks. ``placed`` are whole files that had wrong names.
+    ``put_back`` are records that return to their own offsets.
     """
 
     store: Store
@@ -162,16 +162,16 @@ class _Work:
 
     @contextmanager
     def view(self) -> Iterator[Store]:
-        """Give the store with its log as edited so far."""
+        """Yield the store with its log as edited so far."""
         with self.store.with_log(self.log()) as view:
             yield view
 
     def log(self) -> SegmentSequence:
-        return restored_log(self.store, _both(self.zeros, self.state.restored), self.placed)
+        return restored_log(self.store, _merged(self.zeros, self.state.restored), self.placed)
 
     def walk_again(self, restored: dict[int, Patch]) -> None:
         """Walk over the edited log. Edits in regions that a broker still could not walk over are dropped."""
-        self.state = self.walked(_apart(self.zeros, restored), restored, self.placed)
+        self.state = self.walked(_not_overlapped(self.zeros, restored), restored, self.placed)
 
     def walked(self, zeros: dict[int, Patch], restored: dict[int, Patch], placed: dict[int, Patch]) -> RecoveryState:
         with self.store.with_log(restored_log(self.store, {**zeros, **restored}, placed)) as view:
@@ -210,7 +210,7 @@ class _Work:
 
 
 def _first_walk(work: _Work) -> None:
-    """Walk the log as it is, and cover blanks that are none."""
+    """Walk the log as it is, and cover false blanks with zeros."""
     store, first = work.store, work.first
     options = replace(first.options if first is not None else ScanOptions(), jobs=work.jobs)
     sinks = (*work.sinks, first.add) if first is not None else work.sinks
@@ -221,9 +221,9 @@ def _first_walk(work: _Work) -> None:
     with store.with_log(as_long_as_they_are(store.log)) as view:
         progress = work.walks.next()
         survey = survey_log(view, sinks, rules=work.rules, options=options, on_progress=progress, lost=work.table)
-        both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
-        lost = work.lost_in(survey, both, view.log)
-    known = {id(region): lost[number] for number, region in enumerate(both) if number in lost}
+        candidates = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
+        lost = work.lost_in(survey, candidates, view.log)
+    known = {id(region): lost[number] for number, region in enumerate(candidates) if number in lost}
     work.state = RecoveryState(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     work.zeros = _wrong_blanks(store, survey, known)
     if work.zeros:
@@ -231,21 +231,21 @@ def _first_walk(work: _Work) -> None:
 
 
 def _stray_files(work: _Work) -> None:
-    """Put whole files back that have wrong names, if a walk then finds more."""
+    """Put files with wrong names at their own offsets, if a walk then finds more records."""
     stray = displaced(work.store)
     if not (stray.moves or stray.emptied):
         return
     whole = stray.patches(work.store.log)
-    zeros = _apart(work.zeros, whole)
+    zeros = _not_overlapped(work.zeros, whole)
     better = work.walked(zeros, {}, whole)
     if is_better(work.state.survey, better.survey):
         work.state, work.placed, work.zeros, work.stray_files = better, whole, zeros, stray
 
 
 def _shifted_records(work: _Work) -> None:
-    """Put ranges back that a bad copy moved by some bytes."""
+    """Move ranges back that a bad copy shifted by some bytes."""
     claimed = Ranges((at, at + patch.end) for at, patch in work.zeros.items())
-    found = shifted(work.store, work.state.survey, claimed, _out_of_place(work.store, work.stray_files))
+    found = shifted(work.store, work.state.survey, claimed, _moved_files(work.store, work.stray_files))
     work.shifts, work.put_back = found.shifts, found.put_back
     if work.put_back:
         work.zeros |= found.zeros
@@ -253,18 +253,18 @@ def _shifted_records(work: _Work) -> None:
 
 
 def _misdirected_records(work: _Work) -> None:
-    """Put records back that were written over others."""
+    """Move records back that were written over others."""
     with work.view() as view:
         found = misdirected(view, work.state.survey)
     work.stray_records = found.repairs
     if found.zeros:
         work.zeros |= found.zeros
-        work.put_back = {**_apart(work.put_back, found.zeros), **found.put_back}
+        work.put_back = {**_not_overlapped(work.put_back, found.zeros), **found.put_back}
         work.walk_again(work.put_back)
 
 
 def _from_replicas(work: _Work) -> None:
-    """Take what is damaged or missing from other copies of the log."""
+    """Take damaged and missing ranges from other copies of the log."""
     own_end, loans, earlier = work.state.survey.end_phy_offset, work.options.loans, list[Earlier]()
     if work.siblings.roots and loans is None:
         with work.view() as view:
@@ -273,19 +273,19 @@ def _from_replicas(work: _Work) -> None:
     if work.siblings.roots and loans:
         patches = work.siblings.patches(loans)
         work.zeros |= work.tombstones.emptied(patches)
-        work.walk_again({**patches, **_apart(work.put_back, patches)})
+        work.walk_again({**patches, **_not_overlapped(work.put_back, patches)})
         kept = Ranges((at, at + patch.end) for at, patch in work.state.restored.items())
         work.state.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
     work.state.own_end_phy_offset, work.state.earlier = own_end, earlier
 
 
 def _damaged_heads(work: _Work) -> None:
-    """Repair heads, and lists of light queues, that everything else proves."""
+    """Repair record heads and lists of light queues whose right value all other data proves."""
     before = work.state
     repairs = _repairs(work)
     if work.first is not None and work.first.bad_lists:
         with work.view() as view:
-            repairs += relisted(view, work.first.bad_lists[:_MOST_LISTS])
+            repairs += relisted(view, work.first.bad_lists[:_MAX_LMQ_REPAIRS])
     if repairs:
         work.walk_again({**before.restored, **_patches_of(repairs)})
         state = work.state
@@ -296,18 +296,18 @@ def _damaged_heads(work: _Work) -> None:
 PASSES: Final = (_first_walk, _stray_files, _shifted_records, _misdirected_records, _from_replicas, _damaged_heads)
 
 
-def _out_of_place(store: Store, moved: Displaced) -> list[Path]:
-    """Return files whose bytes move to another place, or whose place other files take."""
+def _moved_files(store: Store, moved: Displaced) -> list[Path]:
+    """Return files whose bytes move to another offset, or are replaced by those of other files."""
     homes = {move.phy_offset for move in moved.moves}
     files = [segment.path for segment in store.log.segments if segment.phy_offset in homes]
     return [*files, *(move.path for move in moved.moves), *(segment.path for segment in moved.emptied)]
 
 
 def _repairs(work: _Work) -> list[Repair]:
-    """Return records whose head can be repaired, in the regions and after the log's end."""
+    """Return the repairs of damaged heads, in the regions and after the log's end."""
     survey, log = work.state.survey, work.log()
-    both = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
-    regions = [region for region in both if region.used_bytes and log.find(region.phy_offset) is not None]
+    damaged = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
+    regions = [region for region in damaged if region.used_bytes and log.find(region.phy_offset) is not None]
     if not regions:
         return []
     known = lost_by_queue_entries(work.store, regions, work.table, work.walks, heads=survey.heads)
@@ -320,7 +320,7 @@ def _repairs(work: _Work) -> list[Repair]:
             on_progress = behind(progress, done)
             found += repairs_in(view.log, region, known.get(number, []), is_tail=is_tail, on_progress=on_progress)
             done += region.size_bytes
-    unseen = Ranges((at, at + patch.end) for at, patch in _apart(work.zeros, work.state.restored).items())
+    unseen = Ranges((at, at + patch.end) for at, patch in _not_overlapped(work.zeros, work.state.restored).items())
     return [r.in_full(log) if unseen.overlap(r.phy_offset, r.phy_offset + r.size_bytes) else r for r in found]
 
 
@@ -329,34 +329,34 @@ def _patches_of(repairs: Iterable[Repair]) -> dict[int, Patch]:
 
 
 def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]]) -> dict[int, Patch]:
-    """Zeros over blanks in which whole records lie that queue entries point to: no broker wrote them, they are damage."""
+    """Return zeros for blanks that contain whole records with queue entries: no broker wrote such a blank."""
     return {
         blank.phy_offset: Patch(0, PREFIX.size_bytes)
         for blank in survey.blanks
-        if any(_stands(store, lost) for lost in records_of(known.get(id(blank), ())))
+        if any(_is_whole(store, lost) for lost in records_of(known.get(id(blank), ())))
     }
 
 
-def _apart(patches: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
-    """The former where the latter do not reach into them."""
+def _not_overlapped(patches: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
+    """Return the parts of ``patches`` that ``restored`` does not overlap."""
     return apart_from(patches, Ranges((at, at + patch.end) for at, patch in restored.items()))
 
 
-def _both(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
-    return {**_apart(wrong, restored), **restored}
+def _merged(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
+    return {**_not_overlapped(wrong, restored), **restored}
 
 
 def _keep_zeros(state: RecoveryState, wrong: dict[int, Patch]) -> None:
-    """Restore what a walk saw as zeros, and nothing will stand for: the begin of a record that the one before reached into."""
+    """Restore zeros that a walk saw outside every closed region, such as a record's start that its predecessor overwrote."""
     closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*state.survey.regions, *state.survey.tail))
-    for at, patch in _apart(wrong, state.restored).items():
+    for at, patch in _not_overlapped(wrong, state.restored).items():
         for start, end in closed.outside(at, at + patch.end):
             state.restored[start] = Patch(0, end - start, ((0, bytes(end - start)),))
 
 
-def _stands(store: Store, lost: LostRecord) -> bool:
-    """Whether the record that a queue entry tells of is there, whole."""
-    assert lost.phy_offset is not None  # entries tell it
+def _is_whole(store: Store, lost: LostRecord) -> bool:
+    """Return True if the record that a queue entry names is whole."""
+    assert lost.phy_offset is not None  # every queue entry has it
     message = read_message(store.log, lost.phy_offset)
     return (
         message is not None

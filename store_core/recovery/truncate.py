@@ -1,4 +1,4 @@
-"""truncate: cut the log at a record, and queues, index, checkpoint and progress with it."""
+"""Plan to cut the log at a record, with its queues, index, checkpoint and progress (command truncate)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ from store_core.storage.databases import runs_under_55
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
 
-WALKS: Final = (
-    2  # that planning takes over what is kept: what it holds and what follows from it, what a broker makes of it
-)
+WALKS: Final = 2  # walks over the kept log: survey with derived files, predicted start
 _BUILDER: Final = "truncate"
 
 
@@ -61,10 +59,15 @@ class _Cut:
 def truncate(
     store: Store, phy_offset: int, *, keep: ExitStack | None = None, on_progress: Progress | None = None
 ) -> Planned:
-    """Work out the cut at ``phy_offset``, which must be where a record starts, or the log's end.
+    """Plan the cut at ``phy_offset``, which must be the start of a record, or the log's end.
 
-    ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long as ``keep`` is open. Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
-    log is damaged before it.
+    Args:
+        keep: the built files can be read until this stack is closed.
+        on_progress: gets the bytes walked so far in all WALKS.
+
+    Raises:
+        UsageError: the offset is no record boundary; the error names the nearest one below.
+        FailedError: the log is damaged before the offset.
     """
     refuse_foreign_store(store)
     refuse_missing_log(store)
@@ -97,7 +100,7 @@ def truncate(
 
 
 def assert_boundary(store: Store, phy_offset: int) -> None:
-    """Raises UsageError where no record starts at an offset and the log does not end there."""
+    """Raise UsageError if ``phy_offset`` is not the start or end of a record or of a file."""
     log = store.log
     segment = log.find(phy_offset)
     if segment is None:
@@ -144,14 +147,17 @@ def _cut(store: Store, phy_offset: int, walks: WalkProgress) -> Iterator[_Cut]:
 
 
 def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
-    """The checkpoint, where it promises more than is left."""
-    now, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
-    full = cut.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
-    ahead = max(now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms) > last or now.index_msg_timestamp_ms > full
-    ahead |= max(now.confirm_phy_offset, now.logics_phy_offset) > cut.survey.last_phy_offset
-    if not ahead and not now.findings:
+    """Return a new checkpoint if the present one is ahead of the cut log or damaged."""
+    present, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
+    full = cut.derivation.index_timestamp_ms(present.index_msg_timestamp_ms)
+    ahead = (
+        max(present.physic_msg_timestamp_ms, present.logics_msg_timestamp_ms) > last
+        or present.index_msg_timestamp_ms > full
+    )
+    ahead |= max(present.confirm_phy_offset, present.logics_phy_offset) > cut.survey.last_phy_offset
+    if not ahead and not present.findings:
         return {}
-    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not now.findings else b""
+    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not present.findings else b""
     data = rebuilt_checkpoint(
         existing,
         last_store_timestamp_ms=last,

@@ -1,4 +1,4 @@
-"""The verdict on a store: how it stands, what is lost, and what to run next. `recover` ends with it, and `doctor` is it."""
+"""Judge a store: its state, its losses and the next command (the last lines of `recover`, and all of `doctor`)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _NO_BEGIN: Final = "the log's first segments are missing"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One line of state, one of loss, and one command, without the program's name and the store; empty where none is to be run.
+    """A line of state, a line of loss, and the next command.
 
-    ``level`` is red where a broker must not start as the store is, yellow where something is to be done or known. ``why`` are findings
-    that are worse than info, the worst first.
+    * ``level``: red if no broker must start on the store as it is, yellow if there is something to do or to know
+    * ``next``: the command without the program's name and the store; empty if none is needed
+    * ``why``: findings that are worse than info, the worst first
     """
 
     level: Level
@@ -33,13 +34,13 @@ class Verdict:
     why: tuple[Finding, ...] = ()
 
     def as_json(self, command: Sequence[str] = ()) -> dict[str, Any]:
-        """The member ``verdict`` of the command line's documents; ``command`` is ``next`` as it is typed."""
+        """Return the member ``verdict`` of the command line's documents; ``command`` is ``next`` as typed."""
         return {"level": self.level, "state": self.state, "loss": self.loss, "next": list(command) or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What a recovery tells of the store that its plan leaves; goes into a saved plan. ``loss`` is the verdict's line."""
+    """The predicted state of the store after a recovery's plan, as a saved plan holds it. ``loss``: the verdict's line."""
 
     starts: bool
     reason: str
@@ -58,23 +59,23 @@ class Prospect:
 
     @classmethod
     def from_json(cls, found: object) -> Self | None:
-        """Read it from a saved plan; None where that has none, or something else."""
+        """Return the prospect in a saved plan; None if it has none, or one with other types."""
         if not isinstance(found, Mapping):
             return None
         values: dict[str, Any] = {name: found.get(name) for name in cls.__annotations__}
-        is_one = all(type(values[name]).__name__ == kind for name, kind in cls.__annotations__.items())
-        return cls(**values) if is_one else None
+        has_types = all(type(values[name]).__name__ == kind for name, kind in cls.__annotations__.items())
+        return cls(**values) if has_types else None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: bool = False) -> Verdict:
-    """Judge a store as it stands, by a recovery that was planned with ``options`` and not applied. ``live``: a broker is at work on it."""
+    """Judge a store by a recovery that was planned with ``options`` and not applied. ``live``: a broker uses the store."""
     outcome, losses, steps = recovery.prediction.outcome, recovery.losses, recovery.plan.steps
     why, loss = _worst_first(recovery.findings), _loss(losses)
-    if any(each.code in (_NO_LOG, _LOG_IN_PART) for each in why):
-        return _log_is_away(why)
+    if any(found.code in (_NO_LOG, _LOG_IN_PART) for found in why):
+        return _missing_log(why)
     mend = ("recover", *options, "--apply") if steps else ()
     if live:
         mend = ("doctor",)
@@ -98,32 +99,38 @@ def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: boo
 
 
 def verdict_after(prospect: Prospect, findings: Iterable[Finding]) -> Verdict:
-    """Judge a store to which a recovery was applied; ``findings`` are those of the closing check."""
-    left = _worst_first(besides_missing_begin(findings))
-    if any(each.code == _NO_LOG for each in left):
-        return _log_is_away(left)
+    """Judge a store after a recovery was applied; ``findings`` are those of the closing check."""
+    remaining = _worst_first(besides_missing_begin(findings))
+    if any(each.code == _NO_LOG for each in remaining):
+        return _missing_log(remaining)
     if not prospect.starts:
         state = f"a broker would still not start: {prospect.reason}"
-        return Verdict("red", state, prospect.loss, _explain(left), left)
+        return Verdict("red", state, prospect.loss, _explain(remaining), remaining)
     if prospect.thrown_away_messages:
         state = f"a broker would still throw away {_count(prospect.thrown_away_messages, 'readable message')}"
-        return Verdict("red", state, prospect.loss, _explain(left), left)
-    if left:
-        return Verdict("yellow", f"{_FINE}; {_count(len(left), 'finding')} left", prospect.loss, _explain(left), left)
+        return Verdict("red", state, prospect.loss, _explain(remaining), remaining)
+    if remaining:
+        return Verdict(
+            "yellow",
+            f"{_FINE}; {_count(len(remaining), 'finding')} left",
+            prospect.loss,
+            _explain(remaining),
+            remaining,
+        )
     state = f"mended: {_FINE}" if prospect.has_steps else _FINE
     if prospect.begin_is_missing:
         return Verdict("yellow", f"{state}; {_NO_BEGIN}", prospect.loss, ("explain", MISSING_BEGIN))
     return Verdict("green", state, prospect.loss)
 
 
-def _log_is_away(why: tuple[Finding, ...]) -> Verdict:
-    away = next(each for each in why if each.code in (_NO_LOG, _LOG_IN_PART))
+def _missing_log(why: tuple[Finding, ...]) -> Verdict:
+    away = next(found for found in why if found.code in (_NO_LOG, _LOG_IN_PART))
     state = "the log is not there" if away.code == _NO_LOG else "a part of the log is not there"
     return Verdict("red", f"{state}: mount its disk, then look again", "not known", ("doctor",), why)
 
 
 def _loss(losses: Losses) -> str:
-    """What is lost, in a line."""
+    """Return the line of loss."""
     if losses.lost_messages is None:
         return "not known"
     parts = []
@@ -141,8 +148,8 @@ def _loss(losses: Losses) -> str:
 
 
 def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    serious = [each for each in findings if each.severity != "info"]
-    return tuple(sorted(serious, key=lambda each: each.severity != "error"))
+    serious = [found for found in findings if found.severity != "info"]
+    return tuple(sorted(serious, key=lambda found: found.severity != "error"))
 
 
 def _explain(why: Sequence[Finding]) -> tuple[str, ...]:

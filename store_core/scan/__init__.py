@@ -1,1 +1,1 @@
-"""The log as frames and columns, resynchronised behind damage; one process or many."""
+"""Walk over the log as frames in columns, resynchronised after damage, in one thread or several."""

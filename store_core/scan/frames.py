@@ -1,4 +1,4 @@
-"""A window of the log as columns."""
+"""Hold a window of the log as columns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ Ints = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Frames in log order, one row each; the arrays have one length. Offsets are bytes in the log, times are ms.
+    """Frames in log order, a row for each; all columns have the same length. Offsets are bytes in the log, times are ms.
 
-    Only message rows fill the columns behind ``size_bytes``; in other rows they are 0. ``*_at`` are positions in
-    ``window``, which is valid until the next table of the same scan is asked for. A scan in runs (ScanOptions) has one
-    row, filled up to ``size_bytes``, for good messages that follow each other; the scan's ``message_count`` counts them
-    one by one. ``odd_count``: how many rows are not good messages, None where nobody counted. ``key_row`` and ``key_hash``
-    have one element for each index key, in the order a broker inserts them; they are empty unless asked for.
+    * Columns after ``size_bytes`` are filled in message rows only, and 0 in other rows.
+    * ``*_at`` are positions in ``window``, which is valid until the next table of the same scan is taken.
+    * A scan in runs (ScanOptions) has a single row, filled up to ``size_bytes``, for good messages that adjoin each other;
+      ``message_count`` counts each of them.
+    * ``odd_count``: rows that are not good messages; None if not counted.
+    * ``key_row`` and ``key_hash`` have an element for each index key, in the order in which a broker inserts them; they are
+      empty unless the scan options request them.
     """
 
     window: memoryview
@@ -66,7 +68,7 @@ class FrameTable:
 
     @property
     def is_good(self) -> bool:
-        """Whether all rows are messages with nothing wrong."""
+        """True if all rows are good messages."""
         return not (self.kind.any() or self.code.any()) if self.odd_count is None else not self.odd_count
 
     @property
@@ -75,57 +77,57 @@ class FrameTable:
         return self.of_kind(FrameKind.MESSAGE)
 
     def of_kind(self, kind: FrameKind) -> NDArray[np.bool_]:
-        """Mask of the rows of a kind."""
-        mask: NDArray[np.bool_] = self.kind == int(kind)  # an enum takes numpy five times as long or more (measured)
+        """Return the mask of the rows of a kind."""
+        mask: NDArray[np.bool_] = self.kind == int(kind)  # numpy compares with an int much faster than with an enum
         return mask
 
     def of_code(self, code: FrameCode) -> NDArray[np.bool_]:
-        """Mask of the rows with a code."""
+        """Return the mask of the rows with a code."""
         mask: NDArray[np.bool_] = self.code == int(code)
         return mask
 
     def with_property(self, flag: PropertyFlag) -> NDArray[np.bool_]:
-        """Mask of the rows that have a property."""
+        """Return the mask of the rows with a property."""
         mask: NDArray[np.bool_] = (self.property_flags & int(flag)) != 0
         return mask
 
     def any_has(self, flag: PropertyFlag) -> bool:
-        """Whether any row has a property; less work than to say which ones."""
+        """Return True if any row has a property; cheaper than the mask of ``with_property``."""
         return bool(np.bitwise_or.reduce(self.property_flags) & int(flag))
 
     @property
     def end_phy_offset(self) -> int:
-        """Offset behind the last row; the window's start if there is none."""
+        """The offset after the last row; the window's start if there is none."""
         return int(self.phy_offset[-1] + self.size_bytes[-1]) if len(self.kind) else self.window_phy_offset
 
     def body(self, row: int) -> bytes:
-        """The stored body of a message."""
+        """Return the stored body of a message."""
         at = int(self.body_at[row])
         return bytes(self.window[at : at + max(int(self.body_length[row]), 0)])
 
     def topic(self, row: int) -> bytes:
-        """The topic of a message, as stored."""
+        """Return the topic of a message, as stored."""
         return self.topics[int(self.topic_id[row])]
 
     def properties(self, row: int) -> bytes:
-        """The property string of a message, as stored."""
+        """Return the property string of a message, as stored."""
         at = int(self.properties_at[row])
         return bytes(self.window[at : at + max(int(self.properties_length[row]), 0)])
 
     def record(self, row: int) -> memoryview:
-        """The whole frame's bytes; what lies outside the window is cut off."""
+        """Return the frame's bytes, without those outside the window."""
         at = int(self.phy_offset[row]) - self.window_phy_offset
         return self.window[max(at, 0) : at + int(self.size_bytes[row])]
 
     def message(self, row: int) -> Message:
-        """One message for a person to read."""
+        """Return a row as a decoded message object."""
         from store_core.codec.record import decode_record
 
         at = int(self.phy_offset[row]) - self.window_phy_offset
         return decode_record(self.window, at, int(self.phy_offset[row]), int(self.size_bytes[row]))
 
     def rows(self, mask: NDArray[np.bool_] | None = None) -> Iterator[int]:
-        """Row numbers, of all rows or of those in a mask."""
+        """Yield row numbers, of all rows or of those in a mask."""
         return iter(range(len(self))) if mask is None else (int(row) for row in np.flatnonzero(mask))
 
 
@@ -134,7 +136,7 @@ ROW_COLUMNS = tuple(f.name for f in fields(FrameTable) if f.name not in _NOT_BY_
 
 
 def select(table: FrameTable, mask: Any) -> FrameTable:
-    """The rows of a mask, with their keys."""
+    """Return the rows of a mask, with their keys, as copied columns."""
     columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
     keep = mask[table.key_row]
     new_row = np.cumsum(mask) - 1
@@ -144,10 +146,12 @@ def select(table: FrameTable, mask: Any) -> FrameTable:
 
 
 def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
-    """The rows [first, stop), with their keys: views of the same columns."""
+    """Return the rows [first, stop), with their keys, as views of the same columns."""
     if first == 0 and stop >= len(table):
         return table
-    ends = np.array((first, stop), table.key_row.dtype)  # of the column's type, lest the column is copied into theirs
+    ends = np.array(
+        (first, stop), table.key_row.dtype
+    )  # same type as the column, so that numpy does not convert the column
     low, high = table.key_row.searchsorted(ends)
     columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
     messages, odd = table.message_count, table.odd_count

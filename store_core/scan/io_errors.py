@@ -1,7 +1,7 @@
-"""Stretches of a log that the system refuses to read: found out once a read has failed, and then walked around.
+"""Find the ranges of a log that the system refuses to read, so that the walk can continue after them.
 
-A read fails for a whole window, so the stretch itself has to be looked for. A disk that fails takes seconds for every
-refusal: steps grow with the stretch, and what is left between the last refusal and the first byte that is read is halved.
+A read fails for a whole window, so the range is searched for. A failing disk takes seconds for each refused read, so steps
+grow with the range, and then the gap between the last refused and the first readable byte is halved.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from store_core.kernel.file import FrameRow
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
 
-# What a file system or a disk says of data that is not to be had, now or ever. Anything else, such as too many open
-# files, is about us.
+# Errors of file systems and disks for unreadable data. Other errors, such as too many open files, have causes in rmqctl.
 _CODES: Final = {
     errno.EACCES: HoleCode.NO_PERMISSION,
     errno.EPERM: HoleCode.NO_PERMISSION,
@@ -27,15 +26,18 @@ _CODES: Final = {
     errno.EREMOTEIO: HoleCode.IO_ERROR,
 }
 _STEP_BYTES: Final = 4096  # disks and page caches fail by blocks of this size
-_GROWTH: Final = 8  # a step is this part of the stretch so far
+_GROWTH: Final = 8  # a step is an eighth of the range so far
 _READ_BYTES: Final = 1 << 20
 
 
 def refused_stretches(log: SegmentSequence, segment: Segment, error: UnreadableError, stop: int) -> list[FrameRow]:
-    """What of a segment cannot be read, from where a read was refused to about ``stop``: HOLE rows with a ``HoleCode``, in log order.
+    """Return the unreadable ranges of a segment from the failed read to about ``stop``, as HOLE rows with a ``HoleCode``.
 
-    Raises the error itself where it is not about what the file holds, or is about another file, or where nothing is
-    refused any more. Object stores are asked again by those who know how; what they refuse in the end is an error.
+    Raises ``error`` itself if one of these holds:
+
+    * it is not about the file's data, or is about another file
+    * the range can be read now
+    * the segment is in an object store, whose client has retried already
     """
     stop = min(stop, segment.end_phy_offset)
     found: list[FrameRow] = []
@@ -51,7 +53,7 @@ def refused_stretches(log: SegmentSequence, segment: Segment, error: UnreadableE
 
 
 def _next_refusal(log: SegmentSequence, at: int, stop: int) -> tuple[int, HoleCode] | None:
-    """The first offset from which no byte is to be had, and why."""
+    """Return the first unreadable offset and the reason; None if all bytes up to ``stop`` can be read."""
     buffer = memoryview(bytearray(_READ_BYTES))
     while at < stop:
         try:
@@ -61,20 +63,20 @@ def _next_refusal(log: SegmentSequence, at: int, stop: int) -> tuple[int, HoleCo
             if segment is None or error.number not in _CODES:
                 raise
             return segment.phy_offset + error.at, _CODES[error.number]
-        if count == 0:  # the file has been cut meanwhile
+        if count == 0:  # the file has been cut since it was listed
             return None
         at += count
     return None
 
 
 def _end_of_refusals(log: SegmentSequence, segment: Segment, start: int) -> int:
-    """Where bytes can be read again behind a refusal, to the block; the segment's end if nowhere."""
+    """Return the first readable block after a refused read; the segment's end if there is none."""
     refused = start - (start - segment.phy_offset) % _STEP_BYTES
     step = _STEP_BYTES
-    while (behind := refused + step) < segment.end_phy_offset and not _is_readable(log, behind):
-        refused = behind
+    while (probe := refused + step) < segment.end_phy_offset and not _is_readable(log, probe):
+        refused = probe
         step = max(_STEP_BYTES, (refused - start) // _GROWTH // _STEP_BYTES * _STEP_BYTES)
-    good = min(behind, segment.end_phy_offset)
+    good = min(probe, segment.end_phy_offset)
     while good - refused > _STEP_BYTES:
         middle = refused + (good - refused) // 2 // _STEP_BYTES * _STEP_BYTES
         if _is_readable(log, middle):

@@ -1,7 +1,7 @@
-"""The walk over the log: windows through the kernel, ranges made whole, segments side by side.
+"""Walk over the log: pass windows to the kernel, join ranges that cross windows, add missing segments.
 
-Every segment is walked on its own (its start is a place where a frame may begin), so the result does not depend on
-which segments are walked together, nor on where windows are cut.
+Every segment is walked on its own, because a frame starts at its start. So the result does not depend on which segments
+are walked together, nor on where windows are cut.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
-WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache while one is read and one is walked
-REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # of a log in an object store: each request costs tens of milliseconds
-# A walk that stops inside a segment reads so much more: what a record that begins in front of there usually needs.
+WINDOW_SIZE_BYTES: Final = 4 << 20  # two fit into the processor's cache while one is read and one is walked
+REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # larger, because each request to an object store is slow
+# A walk that stops inside a segment reads this much more, for the record that starts before the stop.
 _BEYOND_BYTES: Final = 64 << 10
 Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class _Open:
-    """A damage, zeros or stale range that may go on in the next window."""
+    """A damage, zeros or stale range that may continue in the next window."""
 
     kind: int
     code: int
@@ -48,21 +48,21 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What a scan looks at; less is faster."""
+    """The options of a scan; fewer checks are faster."""
 
     check_crc: bool = True
     check_property_crc: bool = False
-    check_numbers: bool = False  # whether a broker's record check fails at a number in the properties
+    check_numbers: bool = False  # check whether a broker's record check fails at a number in the properties
     index_keys: bool = False
     index_tags: bool = False
-    index_tags_from_phy_offset: int = 0  # of records in front of it tags are not indexed
+    index_tags_from_phy_offset: int = 0  # tags of records before this offset are not indexed
     properties: bool = True
     read_ahead: bool = True  # a thread reads the next window while this one is walked
-    runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
+    runs: bool = False  # adjoining good messages become a single row with only offset and size
     window_size_bytes: int = WINDOW_SIZE_BYTES
-    # None: tables come with their bytes. Else they may come without, if no message in them has one of these properties.
+    # None: tables have their window's bytes. Else tables without a message with one of these properties may lack them.
     bytes_for: PropertyFlag | None = None
-    jobs: int = 0  # threads that walk a whole segment while the caller looks at what they found; the rows are the same
+    jobs: int = 0  # threads that walk a whole segment while the caller uses earlier tables; the rows are the same
 
     @property
     def flags(self) -> int:
@@ -86,21 +86,23 @@ def scan_log(
     options: ScanOptions | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[FrameTable]:
-    """Every frame of the log whose first byte lies in [from, to), in log order, a table a window.
+    """Yield a table for each window, with every frame whose first byte lies in [from, to), in log order.
 
     ``from_phy_offset`` may be any offset: the walk resynchronises there unless it is a segment's start. Missing segments
-    come as HOLE rows. A table is valid until the next one is asked for. ``on_progress`` is told the bytes walked so far.
-    Raises FailedError where a segment cannot be read.
+    become HOLE rows. A table is valid until the next one is taken. ``on_progress`` gets the bytes walked so far.
+
+    Raises:
+        FailedError: a segment cannot be read.
     """
     options = options or ScanOptions(check_crc=check_crc, index_keys=index_keys)
     tables = log_tables(store, options, from_phy_offset, to_phy_offset, on_progress=on_progress)
-    if not options.runs:  # whoever asks for them has the store to himself
+    if not options.runs:  # callers that scan in runs use stores to which no broker writes
         alone = replace(options, jobs=0)
 
-        def again(start: int, end: int) -> Iterator[FrameTable]:
+        def tables_now(start: int, end: int) -> Iterator[FrameTable]:
             return log_tables(store, alone, start, end, chained=start != from_phy_offset)
 
-        tables = settled(tables, lambda: is_locked(store.root), again)
+        tables = settled(tables, lambda: is_locked(store.root), tables_now)
     yield from tables
     give_freed_memory_back()
 
@@ -114,7 +116,10 @@ def log_tables(
     chained: bool = False,
     on_progress: Progress | None = None,
 ) -> Iterator[FrameTable]:
-    """As ``scan_log``, of a log to which nobody writes. ``chained``: a row of it begins at ``from_phy_offset``."""
+    """Yield the tables of ``scan_log`` for a log that is not being written.
+
+    ``chained``: a row of the log starts at ``from_phy_offset``.
+    """
     log = store.log
     done = 0
     buffers = Buffers()
@@ -163,16 +168,16 @@ def scan_segment(
     windows: Windows | None = None,
     buffers: Buffers | None = None,
 ) -> Iterator[FrameTable]:
-    """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at.
+    """Yield the tables of one segment, as ``scan_log`` does. The missing end of a short file becomes a HOLE row.
 
-    ``chained`` says that a frame ends at ``from_phy_offset``, so that the next one is taken as it is, not searched for.
-    ``windows`` or ``buffers``: the caller's own, to be used again.
+    Bytes after the segment's nominal end are not read. ``chained``: a frame ends at ``from_phy_offset``, so the next frame
+    starts there and is not searched for. ``windows``, ``buffers``: the caller's own, for repeated use.
     """
     end = nominal_end(store.log, segment)
     at = max(segment.phy_offset, from_phy_offset or 0)
     state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
-    remote = is_remote(segment.path)  # there a request costs more than a thread
+    remote = is_remote(segment.path)  # a request to an object store costs more than a thread
     is_usual = options.window_size_bytes == WINDOW_SIZE_BYTES
     wanted = REMOTE_WINDOW_SIZE_BYTES if remote and is_usual else options.window_size_bytes
     usual = max(min(wanted, end - segment.phy_offset), 1)
@@ -186,7 +191,7 @@ def scan_segment(
 
 
 class _Walk(NamedTuple):
-    """Where a walk starts, in which state, where it stops, where the segment ends, and how long windows are."""
+    """Start, state and stop of a walk, the end of its segment, and the size of windows in bytes."""
 
     at: int
     state: int  # ScanState
@@ -195,15 +200,15 @@ class _Walk(NamedTuple):
     window_size_bytes: int
 
     def window_at(self, at: int) -> int:
-        """How long the window from an offset on is: not much longer than what is to be walked."""
+        """Return the size of the window at ``at`` in bytes, which ends shortly after the walk's stop at most."""
         return min(self.window_size_bytes, self.stop + _BEYOND_BYTES - at)
 
 
 def _walk(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
-    """The tables of a segment, with stale ranges whole; returns where the walk ended."""
-    tables = _windowed(store, segment, options, windows, walk, to_phy_offset)
+    """Yield the tables of a segment, with stale ranges joined across windows. Return the offset where the walk ended."""
+    tables = _tables_by_window(store, segment, options, windows, walk, to_phy_offset)
     held: _Open | None = None
     while True:
         try:
@@ -230,10 +235,10 @@ def _walk(
             yield table
 
 
-def _windowed(
+def _tables_by_window(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
-    """The tables of a segment, window by window; returns where the walk ended."""
+    """Yield the tables of a segment, window by window. Return the offset where the walk ended."""
     at, state, stop, end, _ = walk
     wanted = walk.window_at(at)
     open_range: _Open | None = None
@@ -254,15 +259,15 @@ def _windowed(
         flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
         scan = window_scan(at, 0, end, state, flags, wanted)
         window, size = windows.walk(scan, at, wanted)
-        if size == 0:  # the file has been cut or removed under us
+        if size == 0:  # the file has been cut or removed since it was listed
             break
         result = scan.columns()
         if result.next_at == 0 and len(result.kind) == 0:
             if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
-                break  # the file ends here: nothing more can be decided
+                break  # the file ends here, so no further frame can be recognised
             wanted = min(max(result.need_bytes, 2 * wanted), MAX_RECORD_SIZE_BYTES, end - at)
             continue
-        table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
+        table, open_range = _with_open_range(result, window, at, open_range, last=at + result.next_at >= end)
         table = _cut(without_stale(store, table), to_phy_offset)
         if options.index_tags and at < options.index_tags_from_phy_offset:
             table = _without_tag_keys(table, options.index_tags_from_phy_offset)
@@ -286,10 +291,10 @@ def _extend(open_range: _Open | None, at: int, end: int) -> tuple[_Open, _Open |
     return _Open(FrameKind.ZEROS, FrameCode.OK, at, end - at), open_range
 
 
-def _joined(
+def _with_open_range(
     result: Any, window: memoryview, at: int, open_range: _Open | None, *, last: bool
 ) -> tuple[FrameTable, _Open | None]:
-    """The window's table with the open range of the window before put in front, its own last open range held back."""
+    """Return the window's table, after the open range of the window before, and its own last open range, held back."""
     columns = {name: getattr(result, name) for name in ROW_COLUMNS}
     keys = {"key_row": result.key_row, "key_hash": result.key_hash}
     if open_range is not None:
@@ -320,14 +325,14 @@ def _row(open_range: _Open, name: str, dtype: np.dtype[Any]) -> Any:
 
 
 def range_table(open_range: _Open) -> FrameTable:
-    """A table of one row that is no message."""
+    """Return a table with a single row that is no message."""
     empty = np.zeros(0, np.int64)
     columns = {name: _row(open_range, name, np.dtype(np.int64)) for name in ROW_COLUMNS}
     return FrameTable(memoryview(b""), open_range.phy_offset, (), **columns, key_row=empty, key_hash=empty)
 
 
 def hole_table(phy_offset: int, size_bytes: int) -> FrameTable:
-    """The table of a missing stretch of the log."""
+    """Return the table of a missing range of the log."""
     return range_table(_Open(FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes))
 
 
@@ -338,7 +343,7 @@ def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
 
 
 def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
-    """Without the keys that stand for tags of the records in front of an offset: the last key of each that has tags."""
+    """Return the table without tag keys of records before an offset: the last key of each record with tags."""
     tagged = (table.phy_offset < to_phy_offset) & (table.property_flags & PropertyFlag.TAGS != 0)
     is_last = np.ones(len(table.key_row), bool)
     is_last[:-1] = table.key_row[1:] != table.key_row[:-1]
@@ -347,7 +352,7 @@ def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
 
 
 def without_stale(store: Store, table: FrameTable) -> FrameTable:
-    """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
+    """Return the table with records after the end of the log as STALE rows. That end is only searched for if needed."""
     if table.is_good or not (elsewhere := table.of_code(FrameCode.OWN_OFFSET)).any():
         return table
     suspicious = elsewhere & (table.own_phy_offset < table.phy_offset) & table.messages

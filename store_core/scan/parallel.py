@@ -1,8 +1,8 @@
-"""One segment walked by threads, in pieces that must prove to join.
+"""Walk a segment by several threads, in pieces that are proven to join.
 
-A piece that starts inside the segment finds its first frame by itself. It counts if that is where the frame in front of
-it ends, and if it ends with a frame: then it holds the rows that a walk from the segment's start has there. From the first
-piece that does not, the walk goes on alone, so what it gives never depends on how many threads there were.
+A piece that starts inside the segment finds its first frame itself. It is used if this frame starts where the frame before
+it ends, and if the piece ends with a frame: then it has the rows of a walk from the segment's start. From the first other
+piece on, a single walk continues, so the result never depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from store_core.scan.log import ScanOptions
     from store_core.storage.sequence import Segment
 
-PIECE_SIZE_BYTES: Final = 4 << 20  # each thread has one, and one more waits
-# Of those whose bytes nobody looks at: what is kept are columns, a quarter of their length. Twice as long ones take 15 MB more.
+PIECE_SIZE_BYTES: Final = 4 << 20  # each thread walks one, and one more waits
+# Pieces whose bytes are not used keep only columns, so they may be longer.
 BARE_PIECE_SIZE_BYTES: Final = 8 << 20
-# Where queues are built over patches, which are made as they are read and take memory meanwhile.
+# Patches of an edited log are made as they are read and take memory meanwhile, so these pieces are shorter.
 PATCHED_PIECE_SIZE_BYTES: Final = 2 << 20
-WORTH_BYTES: Final = 2 << 20  # a smaller segment is walked before threads have begun
-_BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
+WORTH_BYTES: Final = 2 << 20  # a smaller segment is walked before threads have started
+_BEHIND_BYTES: Final = 64 << 10  # read after a piece, for the record that starts in it and ends in the next one
 
 
 def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> Iterator[FrameTable]:
-    """As ``scan_segment`` over a whole segment, by ``options.jobs`` threads. At most one piece more than that is held.
+    """Yield the tables of a whole segment, as ``scan_segment`` does, walked by ``options.jobs`` threads.
 
-    Where there are two or more, the caller's is one of them: while it would have to wait it walks, too. One thread walks
-    beside the caller's.
+    With two or more jobs the caller's thread is one of them: it walks a piece instead of waiting. A single job is a thread
+    besides the caller's. At most ``jobs + 1`` pieces are held.
     """
     from store_core.scan.log import nominal_end, scan_segment
 
@@ -51,19 +51,19 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     piece_size_bytes = PIECE_SIZE_BYTES
     if options.bytes_for is not None and store.log.is_plain(segment):
         bare = replace(alone, bytes_for=options.bytes_for)
-        at = yield from _joining(store, segment, bare, options.jobs, at, end, BARE_PIECE_SIZE_BYTES)
+        at = yield from _joined_pieces(store, segment, bare, options.jobs, at, end, BARE_PIECE_SIZE_BYTES)
     elif options.bytes_for is not None:
         piece_size_bytes = PATCHED_PIECE_SIZE_BYTES
     if at < end:
-        at = yield from _joining(store, segment, alone, options.jobs, at, end, piece_size_bytes)
+        at = yield from _joined_pieces(store, segment, alone, options.jobs, at, end, piece_size_bytes)
     if at < end:
         yield from scan_segment(store, segment, alone, at, chained=True)
 
 
-def _joining(
+def _joined_pieces(
     store: Store, segment: Segment, alone: ScanOptions, jobs: int, at: int, end: int, piece_size_bytes: int
 ) -> Generator[FrameTable, None, int]:
-    """The rows of the pieces from ``at`` up to the first that does not join, or lacks its bytes; returns where they end."""
+    """Yield the rows of the pieces from ``at`` up to the first that does not join or lacks needed bytes. Return their end."""
     from store_core.scan.log import without_stale
 
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
@@ -71,7 +71,7 @@ def _joining(
         free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(jobs + 1)]
         pool = stack.enter_context(ThreadPoolExecutor(max(jobs - 1, 1), "walk"))
         waiting: deque[_Piece] = deque()
-        stack.callback(lambda: [left.found.cancel() for left in waiting])
+        stack.callback(lambda: [piece_left.found.cancel() for piece_left in waiting])
         joins = True
         while joins:
             while free and (start := next(starts, None)) is not None:
@@ -81,13 +81,13 @@ def _joining(
             if not waiting:
                 break
             if jobs > 1:
-                _help(waiting)
+                _walk_waiting(waiting)
             piece = waiting.popleft()
             tables = piece.found.result()
             if alone.bytes_for is not None and any(table.any_has(alone.bytes_for) for table in tables):
                 break
-            if at < piece.stop:  # else a record in front covers it
-                for table in _joined([without_stale(store, table) for table in tables], at):
+            if at < piece.stop:  # else a record that starts before the piece covers it
+                for table in _joined_rows([without_stale(store, table) for table in tables], at):
                     at = table.end_phy_offset
                     yield table
                 joins = at >= piece.stop
@@ -96,12 +96,12 @@ def _joining(
 
 
 class _Walker:
-    """What one piece at a time is walked with: descriptors and a buffer of its own."""
+    """Walks a piece at a time, with file descriptors and a buffer of its own."""
 
     def __init__(self, store: Store, segment: Segment, options: ScanOptions, piece_size_bytes: int) -> None:
         self._store = Store(store.settings)
         self._store.__dict__["log"] = store.log.apart()
-        self._store.__dict__["stale_from"] = None  # who joins the pieces looks for stale records
+        self._store.__dict__["stale_from"] = None  # the joining thread looks for stale records
         self._segment = segment
         size = piece_size_bytes + _BEHIND_BYTES
         self._options = replace(options, window_size_bytes=size)
@@ -115,11 +115,11 @@ class _Walker:
         self._store.close()
 
     def walk(self, start: int, stop: int) -> list[FrameTable]:
-        """Runs in a thread: the frames that begin in [start, stop), and what lies in front of the first of them."""
+        """Return the frames that start in [start, stop), and the bytes before the first of them. Runs in a thread."""
         tables = list(self._tables(start, stop))
-        if len(tables) > 1 and self._options.bytes_for is None:  # a window is valid until the next one is asked for
+        if len(tables) > 1 and self._options.bytes_for is None:  # a window is valid only until the next one is taken
             return [_with_own_window(table) for table in self._tables(start, stop)]
-        if start > self._segment.phy_offset:  # most begin inside a record that the piece in front covers
+        if start > self._segment.phy_offset:  # most pieces start inside a record that belongs to the piece before
             return [
                 stretch(table, 1, len(table)) if table.kind[0] == int(FrameKind.DAMAGE) else table for table in tables
             ]
@@ -133,14 +133,14 @@ class _Walker:
 
 
 def _with_own_window(table: FrameTable) -> FrameTable:
-    """The table with a copy of its window, as far as its rows go."""
+    """Return the table with a copy of its window, up to the end of its rows."""
     end = max(table.end_phy_offset - table.window_phy_offset, 0)
     return replace(table, window=memoryview(bytes(table.window[:end])))
 
 
 @dataclass(slots=True)
 class _Piece:
-    """The frames that begin in [start, stop), with who walks them."""
+    """The frames that start in [start, stop), and their walker."""
 
     start: int
     stop: int
@@ -148,8 +148,8 @@ class _Piece:
     found: Future[list[FrameTable]]
 
 
-def _help(waiting: deque[_Piece]) -> None:
-    """Walk pieces that nobody has begun, the first ones first, until the first of all is done, or all are begun."""
+def _walk_waiting(waiting: deque[_Piece]) -> None:
+    """Walk pieces that no thread has started, in order, until the first of all is done, or all are started."""
     while not waiting[0].found.done():
         piece = next((piece for piece in waiting if piece.found.cancel()), None)
         if piece is None:
@@ -157,12 +157,12 @@ def _help(waiting: deque[_Piece]) -> None:
         piece.found = Future()
         try:
             piece.found.set_result(piece.walker.walk(piece.start, piece.stop))
-        except FailedError as error:  # told when it is its turn
+        except FailedError as error:  # raised when the piece's result is taken
             piece.found.set_exception(error)
 
 
-def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
-    """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
+def _joined_rows(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
+    """Yield the rows of a piece from the frame at ``at`` to its last frame; none if no frame starts there."""
     if len(tables) == 1 and len(tables[0]) and tables[0].is_good and tables[0].phy_offset[0] == at:
         yield tables[0]
         return

@@ -1,4 +1,4 @@
-"""Parts of the log, and what only the file system knows of them: where segments end, what a short file lacks, holes."""
+"""Define parts of the log, and find their ends, missing ends and holes from the file system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)  # in th
 class Piece(NamedTuple):
     """A part of a segment: the frames whose first byte lies in [from, to).
 
-    ``chained`` says that a frame ends at ``from_phy_offset``; at the segment's start it does anyway.
+    ``chained``: a frame ends at ``from_phy_offset``; at the segment's start this makes no difference.
     """
 
     segment: Segment
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 
 def nominal_end(log: SegmentSequence, segment: Segment) -> int:
-    """Where a segment ends by the sequence's file size, whatever its length; never behind the next segment's start."""
+    """Return the end of a segment by the sequence's file size, not its own length, up to the next segment's start."""
     end = segment.phy_offset + (log.file_size_bytes or segment.size_bytes)
     following = log.following(segment)
     return min(end, following.phy_offset) if following is not None else end
@@ -35,9 +35,9 @@ def nominal_end(log: SegmentSequence, segment: Segment) -> int:
 def missing_end(
     log: SegmentSequence, segment: Segment, at: int, stop: int
 ) -> Iterator[tuple[FrameKind, FrameCode, int, int]]:
-    """What the last bytes of a short file hold, and what it lacks: kind, code, offset and size.
+    """Yield kind, code, offset and size of the rows for a short file's last bytes and for its missing end.
 
-    A file that was removed or cut since it was listed lacks what a walk did not find there any more.
+    If the file was removed or cut since it was listed, the missing end starts where the walk found no more bytes.
     """
     end = segment.end_phy_offset
     if at < min(end, stop):
@@ -50,7 +50,7 @@ def missing_end(
 
 
 def end_now(log: SegmentSequence, segment: Segment) -> int:
-    """Where a file ends, if it is shorter than it was when it was listed, or gone."""
+    """Return the present end of a file, which may have been cut or removed since it was listed."""
     if isinstance(segment.path, RemotePath):
         segment.path.parent.forget()
     elif not log.is_plain(segment):
@@ -60,14 +60,14 @@ def end_now(log: SegmentSequence, segment: Segment) -> int:
     except (FileNotFoundError, NotADirectoryError):
         size_bytes = 0
     except OSError:
-        return segment.end_phy_offset  # it is there
+        return segment.end_phy_offset  # other errors do not mean that the file is missing
     return segment.phy_offset + min(size_bytes, segment.size_bytes)
 
 
 def skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:
-    """Where the sparse hole at ``at`` ends, or a little in front; ``at`` if it is in none."""
+    """Return the end of the sparse hole at ``at``, or an offset shortly before it; ``at`` if there is no hole."""
     data = log.next_data(at)
-    # The first frame behind it may begin in it: sizes begin with zeros.
+    # The first frame after the hole may start in it, because sizes start with zero bytes.
     end = segment.end_phy_offset if data is None else data - PREFIX.size_bytes
-    # Less than a frame's prefix is left to the kernel, which knows what the end of a segment may hold.
+    # The kernel handles less than a frame's prefix, because it knows the rules for the end of a segment.
     return end if end - at >= MIN_BLANK_SIZE_BYTES else at

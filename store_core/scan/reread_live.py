@@ -1,7 +1,7 @@
-"""The log of a broker that goes on writing: what was no record when it was read may be one by the time a record behind it is.
+"""Read the tail of a live log twice.
 
-Between two readings a broker may write on for as long as whoever asked for the rows looks at those he has. Brokers write
-one record after the other, so what stands in front of a good one does not change any more: it is read once more then.
+A broker appends while the caller uses a table, so bytes that were no record on the first read may be one later. Brokers
+write records one after the other, so bytes before a complete record no longer change, and are then read again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from store_core.scan.frames import FrameTable, select, stretch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_HELD: Final = 4  # tables of a window each: a torn tail and the zeros behind it are two
+_MOST_HELD: Final = 4  # tables of a window each; a torn tail and the zeros after it are two
 
 
 def settled(
     tables: Iterator[FrameTable], is_written: Callable[[], bool], again: Callable[[int, int], Iterator[FrameTable]]
 ) -> Iterator[FrameTable]:
-    """The tables of a log, in log order; of one that is written to, with what is no good record in front of one read once more.
+    """Yield the tables of a log in order. In a live log, other rows before a good record are read again.
 
-    ``again`` gives the tables of [from, to) as they are now; a row of the log that was read first begins at ``from``, and a
-    good record at ``to``. ``is_written`` is asked where something is no good record: if it says no, all that follows is as it is.
+    Args:
+        tables: the tables of the first read.
+        is_written: called at the first row that is no good record; if it returns False, all tables are passed on.
+        again: returns the present tables of [from, to); a row of the first read starts at ``from``, a good record at ``to``.
     """
-    held: list[FrameTable] = []  # what stands behind the last good record, as far as it has been read
+    held: list[FrameTable] = []  # rows after the last good record
     for table in tables:
         if table.is_good and not held:
             yield table
@@ -64,5 +66,5 @@ def _is_good(table: FrameTable) -> NDArray[np.bool_]:
 
 
 def _kept(table: FrameTable, first: int) -> FrameTable:
-    """The rows of a table from one on, which stay when the next table is asked for."""
+    """Return the rows of a table from ``first`` on, as copies that stay valid when the next table is taken."""
     return replace(select(table, np.arange(len(table)) >= first), window=memoryview(bytes(table.window)))

@@ -1,7 +1,7 @@
-"""The walk over the log for who only asks what is good and what is not: runs of frames as plain rows.
+"""Walk over the log for callers that only need to know which parts are good: runs of frames as plain rows.
 
-The same walk as ``scan.log``'s, by the kernel's walk over files where the segment is one, else over windows: views of a
-log and logs in object stores are read through Python. The rows are the same (``tests/scan/test_runs.py``).
+It is the walk of ``scan.log``, by the kernel on the file itself; views of a log and logs in object stores are walked over
+windows through Python. The rows are the same (``tests/scan/test_runs.py``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from store_core.scan.thread_pool import Lanes
 from store_core.storage.files import unreadable
 from store_core.storage.store import Store
 
-# Stays in the processor's cache from the reading to the walking; reading smaller ones costs more calls than it saves.
+# A block stays in the processor's cache between reading and walking; smaller ones need more calls.
 BLOCK_SIZE_BYTES: Final = 2 << 20
-# So long an interrupt may have to wait; at the end of each call some blocks have been read ahead in vain.
+# An interrupt waits for the end of a kernel call, but each end wastes some blocks that were read ahead.
 _CALL_SECONDS: Final = 0.2
 CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 Result = TypeVar("Result")
 
 
 class Runs(NamedTuple):
-    """Rows of a part of a piece, at least one; they lie back to back and in log order."""
+    """Rows of a part of a piece, at least one; they adjoin each other, in log order."""
 
     rows: Sequence[FrameRow]
     message_count: int
@@ -44,7 +44,7 @@ class Runs(NamedTuple):
 
 
 class RunOptions(NamedTuple):
-    """What a walk looks at, and how; only ``flags`` makes a difference to what it tells."""
+    """The options of a walk; only ``flags`` changes its rows."""
 
     flags: ScanFlag = CHECK_ALL
     read_ahead: bool = True
@@ -53,9 +53,9 @@ class RunOptions(NamedTuple):
 
 
 def scan_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> Iterator[Runs]:
-    """The frames of a piece. What a short file lacks comes as a HOLE row; what is too long is not looked at.
+    """Yield the frames of a piece. Raises FailedError if the segment cannot be read.
 
-    Raises FailedError where the segment cannot be read.
+    The missing end of a short file becomes a HOLE row; bytes after the segment's nominal end are not read.
     """
     options = options or RunOptions()
     if store.log.is_plain(piece.segment):
@@ -65,10 +65,10 @@ def scan_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> 
 
 
 def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> Iterator[Runs]:
-    """As ``scan_runs``, going around what the system refuses to read: a HOLE row with a ``HoleCode``, from behind the last
-    whole frame to where bytes are to be had again and the rest of a record ends.
+    """Yield the frames of a piece, as ``scan_runs`` does, with unreadable ranges as HOLE rows with a ``HoleCode``.
 
-    Raises FailedError where what is said is not about the segment's bytes.
+    Such a row starts after the last whole frame, and ends where bytes can be read again and the rest of a record ends.
+    Raises FailedError for errors that are not about the segment's data.
     """
     segment, at, part = piece.segment, piece.from_phy_offset, piece
     stop = min(piece.to_phy_offset, nominal_end(store.log, segment))
@@ -76,7 +76,7 @@ def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None)
     while part.from_phy_offset < min(stop, segment.end_phy_offset) or part is piece:
         try:
             for runs in scan_runs(store, part, options):
-                yield runs if lost is None else _behind(lost, runs)
+                yield runs if lost is None else _after_unreadable(lost, runs)
                 at, lost = runs.end_phy_offset, None
             return
         except UnreadableError as error:
@@ -91,36 +91,38 @@ def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None)
     yield Runs([lost, *rows] if lost is not None else rows, 0)
 
 
-def _behind(lost: FrameRow, runs: Runs) -> Runs:
-    """Rows with what could not be read in front of them; it takes in the rest of a record."""
-    first, *others = runs.rows
+def _after_unreadable(lost: FrameRow, runs: Runs) -> Runs:
+    """Return the rows after an unreadable range, which is extended over the rest of a record."""
+    first, *following = runs.rows
     if first.kind == FrameKind.DAMAGE:
-        return Runs([lost._replace(size_bytes=first.end_phy_offset - lost.phy_offset), *others], runs.message_count)
+        return Runs([lost._replace(size_bytes=first.end_phy_offset - lost.phy_offset), *following], runs.message_count)
     return Runs([lost, *runs.rows], runs.message_count)
 
 
 def map_runs(
     store: Store, pieces: Sequence[Piece], work: Callable[[Piece, Iterator[Runs]], Result], *, jobs: int = 1
 ) -> Iterator[tuple[Piece, Result]]:
-    """``work`` over the runs of each piece that can be read, ``jobs`` pieces side by side; results in the order of the pieces.
+    """Yield each piece with the result of ``work`` on its readable runs, in order, for ``jobs`` pieces at the same time.
 
-    The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another piece's touches.
+    Threads are enough, because the kernel releases the interpreter lock. Calls of ``work`` must not share state.
     """
     if jobs <= 1 or len(pieces) <= 1:
         for piece in pieces:
             yield piece, work(piece, readable_runs(store, piece))
         return
 
-    def one(piece: Piece, lanes: Lanes) -> Result:
-        with store.with_log(store.log.apart()) as own:  # descriptors are not shared between threads
-            runs = readable_runs(own, piece, RunOptions(read_ahead=False))  # as long as others walk, that pays nothing
+    def work_alone(piece: Piece, lanes: Lanes) -> Result:
+        with store.with_log(store.log.apart()) as thread_store:  # descriptors are not shared between threads
+            runs = readable_runs(
+                thread_store, piece, RunOptions(read_ahead=False)
+            )  # reading ahead gains nothing while other threads walk
             return work(piece, lanes.until_stopped(runs))
 
-    yield from Lanes(jobs).map(one, pieces)
+    yield from Lanes(jobs).map(work_alone, pieces)
 
 
 def _file_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs]:
-    """As ``scan_runs``, the kernel reading."""
+    """Yield the frames of a piece, as ``scan_runs`` does, from a file that the kernel reads."""
     segment = piece.segment
     end = nominal_end(store.log, segment)
     stop = min(piece.to_phy_offset, end)
@@ -135,7 +137,7 @@ def _file_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs
             reads_ahead=options.read_ahead,
         )
     except FileNotFoundError:
-        pass  # removed under us
+        pass  # the file has been removed since it was listed
     except OSError as error:
         raise unreadable(segment.path, error) from error
     else:
@@ -147,7 +149,7 @@ def _file_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs
 
 
 def _walked(store: Store, file: FileWalk, piece: Piece, stop: int, options: RunOptions) -> Generator[Runs, None, int]:
-    """What the file holds; returns where the walk ended."""
+    """Yield the frames in the file. Return the offset where the walk ended."""
     segment, at = piece.segment, piece.from_phy_offset
     state = int(ScanState.CHAINED if piece.chained or at == segment.phy_offset else ScanState.IN_DAMAGE)
     joined = _Joined()
@@ -171,13 +173,13 @@ def _walked(store: Store, file: FileWalk, piece: Piece, stop: int, options: RunO
 
 
 class _Joined:
-    """Makes ranges whole that go on from call to call: the last row is held back as long as it may."""
+    """Joins ranges that continue from call to call: the last row is held back while it may continue."""
 
     def __init__(self) -> None:
         self._held: FrameRow | None = None
 
     def with_rows(self, rows: Sequence[FrameRow]) -> list[FrameRow]:
-        """What is whole of the rows so far."""
+        """Add rows. Return those that are complete so far."""
         whole: list[FrameRow] = []
         for row in rows:
             last = self._held
@@ -189,13 +191,13 @@ class _Joined:
         return whole if self._held is not None and self._held.kind in MAY_GO_ON else whole + self.rest()
 
     def rest(self) -> list[FrameRow]:
-        """What was held back."""
+        """Return the row that was held back."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
 
 def _without_stale(store: Store, rows: list[FrameRow]) -> tuple[list[FrameRow], int]:
-    """Left-over records behind the tail as STALE rows, and how many there are; the tail is only looked at when needed."""
+    """Return the rows with stale records as STALE rows, and their number. The log's end is only searched for if needed."""
     if not any(map(_is_suspicious, rows)):
         return rows, 0
     from store_core.scan.tail import stale_from
@@ -209,24 +211,24 @@ def _without_stale(store: Store, rows: list[FrameRow]) -> tuple[list[FrameRow], 
 
 
 def _is_suspicious(row: FrameRow) -> bool:
-    """Whether a record says that it lies further in front."""
+    """Return True if a record's own offset is lower than its position."""
     return row.code == FrameCode.OWN_OFFSET and row.own_phy_offset < row.phy_offset
 
 
 def window_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs]:
-    """As ``scan_runs``, over windows."""
+    """Yield the frames of a piece, as ``scan_runs`` does, from windows."""
     from store_core.scan.log import ScanOptions, scan_segment
 
     segment = piece.segment
     stop = None if piece.to_phy_offset >= nominal_end(store.log, segment) else piece.to_phy_offset
-    how = ScanOptions(
+    scan_options = ScanOptions(
         check_crc=bool(options.flags & ScanFlag.CHECK_CRC),
         check_property_crc=bool(options.flags & ScanFlag.CHECK_PROPERTY_CRC),
         properties=False,
         runs=True,
         read_ahead=options.read_ahead,
     )
-    for table in scan_segment(store, segment, how, piece.from_phy_offset, stop, chained=piece.chained):
+    for table in scan_segment(store, segment, scan_options, piece.from_phy_offset, stop, chained=piece.chained):
         columns = table.kind, table.code, table.phy_offset, table.size_bytes
         queues = table.own_phy_offset, table.queue_id, table.queue_offset
         topics = [table.topics[topic] if topic >= 0 else b"" for topic in table.topic_id.tolist()]

@@ -1,7 +1,7 @@
-"""Where the log ends and left-overs begin.
+"""Find the end of the log and the stale records after it.
 
-A broker that reuses or cuts a file leaves old, whole records behind the tail. A record there that says it lies further
-in front, and to which no queue entry points, is stale; inside the log brokers keep such a record, so it is a message.
+A broker that reuses or cuts a file leaves old, whole records after the end of the log. A record there is stale if its own
+offset is lower than its position and no queue entry points to it. Inside the log a broker keeps such a record as a message.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ _CACHE_KEY = "stale_from"
 
 
 def stale_from(store: Store) -> int | None:
-    """Offset of the first stale record behind the tail, None if there is none. Remembered on the store."""
+    """Return the offset of the first stale record after the log's end, None without one. The store caches it."""
     if _CACHE_KEY not in store.__dict__:
-        store.__dict__[_CACHE_KEY] = None  # so that the scan below does not ask again
+        store.__dict__[_CACHE_KEY] = None  # so that the scan in _find does not call this again
         store.__dict__[_CACHE_KEY] = _find(store)
     found: int | None = store.__dict__[_CACHE_KEY]
     return found
 
 
 def _find(store: Store) -> int | None:
-    """Walk back over segments as long as all of their last messages point further in front and no queue knows them."""
+    """Return the first stale record: walk segments from the newest, until one has a message that is not stale."""
     from store_core.scan.log import ScanOptions, scan_segment
 
     start: int | None = None
     for segment in reversed(store.log.segments):
         run: int | None = None
-        whole = True
+        is_stale = True
         for table in scan_segment(store, segment, ScanOptions(check_crc=False)):
             old = table.messages & table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset)
-            others = np.flatnonzero(table.messages & ~old)
-            behind = 0
-            if len(others):
-                run, whole, behind = None, False, int(others[-1]) + 1
-            for row in np.flatnonzero(old[behind:]) + behind:
+            good_rows = np.flatnonzero(table.messages & ~old)
+            first_candidate = 0
+            if len(good_rows):
+                run, is_stale, first_candidate = None, False, int(good_rows[-1]) + 1
+            for row in np.flatnonzero(old[first_candidate:]) + first_candidate:
                 if has_entry(store, table, int(row)):
-                    run, whole = None, False
+                    run, is_stale = None, False
                 elif run is None:
                     run = int(table.phy_offset[row])
         if run is not None:
             start = run
-        if not whole:
+        if not is_stale:
             break
     return start
 

@@ -1,4 +1,4 @@
-"""Pieces of work side by side in threads, results in order."""
+"""Run pieces of work in threads and yield their results in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Lanes:
-    """Without concurrent.futures, which takes longer to load than a segment may take to walk."""
+    """A pool of threads without concurrent.futures, whose import can take longer than the walk over a segment."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -23,17 +23,17 @@ class Lanes:
         self._failed = Event()
 
     def until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The parts as long as somebody wants the results. For the threads."""
+        """Yield the parts until the caller needs no more results. For use in the pool's threads."""
         for part in parts:
             if self._stopped.is_set():
                 raise _StoppedError
             yield part
 
     def map(self, work: Callable[[Item, Lanes], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """``work`` of each item, ``jobs`` of them at a time. Raises the first exception of a work, in the items' order.
+        """Yield each item with its result of ``work``, ``jobs`` at a time. Raises the first exception, in the items' order.
 
-        Behind one that fails none is begun. Whoever asks no more, or is interrupted, waits for what is under way; that ends early with
-        ``until_stopped``.
+        After a failure no further item is started. A caller that stops early, or is interrupted, waits for the running
+        items; ``until_stopped`` ends these early.
         """
         waiting = deque((item, _Outcome[Result]()) for item in items)
         outcomes = list(waiting)
@@ -60,26 +60,26 @@ class Lanes:
 
 
 class _StoppedError(Exception):
-    """Nobody wants the rest any more."""
+    """Ends the work on an item whose result is no longer needed."""
 
 
 class _Outcome(Generic[Result]):
-    """What a work gives or raises, from one thread to another."""
+    """Passes the result or the exception of an item from one thread to another."""
 
     def __init__(self) -> None:
-        self._told: SimpleQueue[tuple[list[Result], BaseException | None]] = SimpleQueue()
+        self._passed: SimpleQueue[tuple[list[Result], BaseException | None]] = SimpleQueue()
 
     def of(self, work: Callable[[], Result]) -> bool:
-        """Do the work; whether it did not fail."""
+        """Do the work. Return True if it did not fail."""
         try:
-            self._told.put(([work()], None))
+            self._passed.put(([work()], None))
         except BaseException as error:
-            self._told.put(([], error))
+            self._passed.put(([], error))
             return False
         return True
 
     def result(self) -> Result:
-        results, error = self._told.get()
+        results, error = self._passed.get()
         if error is not None:
             raise error
         return results[0]

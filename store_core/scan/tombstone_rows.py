@@ -1,4 +1,4 @@
-"""Which frames of the log are what rmqctl left there (store behaviour, section 15.1)."""
+"""Find the fillers and tombstones that rmqctl wrote into the log (store behaviour, section 15.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES: Final = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAG
 
 
 def filler_rows(table: FrameTable) -> list[int]:
-    """Rows of records that close a hole, by their exact shape."""
+    """Return the rows of fillers, which are recognised by their exact shape."""
     rollback = table.messages & (_transaction(table) == record.TRANSACTION_ROLLBACK)
     shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
     rows = np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)).tolist()
@@ -25,8 +25,8 @@ def filler_rows(table: FrameTable) -> list[int]:
 
 
 def tombstone_rows(table: FrameTable) -> list[int]:
-    """Rows of records that stand for a lost message. The table must have come with its bytes."""
-    # What producers send has a unique key; a tombstone has properties, and neither keys nor tags.
+    """Return the rows of tombstones. The table must have its window's bytes."""
+    # Messages of producers have a unique key; a tombstone has properties, but neither keys nor tags.
     nameless = (table.property_flags & _NAMES) == 0
     rollback = _transaction(table) == record.TRANSACTION_ROLLBACK
     rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0)).tolist()

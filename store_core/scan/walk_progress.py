@@ -1,20 +1,21 @@
-"""Progress over several walks of one log, as if they were one."""
+"""Report the progress of several walks over a log as that of a single walk."""
 
 from __future__ import annotations
 
 from store_core.scan.log import Progress
 
 
-def behind(told: Progress | None, done_bytes: int) -> Progress | None:
-    """What a part of some work tells its progress to, ``done_bytes`` of which are done before it."""
-    return None if told is None else lambda more_bytes: told(done_bytes + more_bytes)
+def behind(on_progress: Progress | None, done_bytes: int) -> Progress | None:
+    """Return the progress callback for a part of a work, of which ``done_bytes`` are done before that part."""
+    return None if on_progress is None else lambda more_bytes: on_progress(done_bytes + more_bytes)
 
 
 class WalkProgress:
-    """``on_progress`` is told the bytes of all walks so far, each counted as ``size_bytes`` once the next begins.
+    """Adds up the progress of several walks.
 
-    A walk that is repeated tells nothing new until it is further than before. With ``on_total`` only what is really walked counts:
-    it is told what all comes to, of which ``planned`` walks are a guess, whenever a walk was short, left out or needed besides.
+    ``on_progress`` gets the bytes of all walks so far; each walk counts as ``size_bytes`` once the next starts. A repeated
+    walk reports nothing until it is further than before. With ``on_total`` only walked bytes count: it gets the expected
+    total, first for ``planned`` walks, and again whenever a walk is short, left out or added.
     """
 
     def __init__(
@@ -29,59 +30,59 @@ class WalkProgress:
         self._on_total = on_total
         self._size_bytes = size_bytes
         self._planned = planned
-        self._begun = 0
-        self._before = 0  # bytes of the walks before
+        self._started = 0
+        self._before = 0  # bytes of earlier walks
         self._done = 0
 
     def next(self) -> Progress | None:
-        """What the next walk is to tell its progress to."""
+        """Return the progress callback of the next walk."""
         if self._on_total is None:
-            self._before = self._begun * self._size_bytes
+            self._before = self._started * self._size_bytes
         else:
             self._before = self._done
-        self._begun += 1
+        self._started += 1
         self._report_total()
-        before, most = self._before, self._size_bytes  # a walk may look at what a file has behind the log's end
-        return None if self._on_progress is None else lambda done_bytes: self._tell(before + min(done_bytes, most))
+        before, limit = self._before, self._size_bytes  # a walk may read bytes after the log's end
+        return None if self._on_progress is None else lambda done_bytes: self._report(before + min(done_bytes, limit))
 
     def more(self) -> Progress | None:
-        """As ``next``, for a walk that nobody planned."""
+        """Return the progress callback of an additional walk that is not among the planned ones."""
         if self._on_total is None:
             return None
         self._planned += 1
         return self.next()
 
     def piece(self, size_bytes: int) -> Progress | None:
-        """As ``more``, for work of another size that is no walk over the log."""
+        """Return the progress callback of additional work of ``size_bytes``, which is no walk over the log."""
         if self._on_total is None:
             return None
         self._before = before = self._done
-        self._on_total(before + size_bytes + max(self._planned - self._begun, 0) * self._size_bytes)
+        self._on_total(before + size_bytes + max(self._planned - self._started, 0) * self._size_bytes)
         return (
-            None if self._on_progress is None else lambda done_bytes: self._tell(before + min(done_bytes, size_bytes))
+            None if self._on_progress is None else lambda done_bytes: self._report(before + min(done_bytes, size_bytes))
         )
 
     def leave_out(self) -> None:
-        """The next walk is not needed."""
+        """Skip the next walk, which is not needed."""
         if self._on_total is None:
-            if (told := self.next()) is not None:
-                told(self._size_bytes)
+            if (on_progress := self.next()) is not None:
+                on_progress(self._size_bytes)
             return
-        self._begun += 1
+        self._started += 1
         self._report_total()
 
     def end(self) -> None:
-        """No more will come: what has been walked is all there was."""
+        """Report the bytes walked so far as the total: no more walks will come."""
         if self._on_total is not None and self._on_progress is not None:
             self._on_total(self._done)
             self._on_progress(self._done)
 
     def _report_total(self) -> None:
         if self._on_total is not None:
-            left = max(self._planned - self._begun, 0)
-            self._on_total(self._before + (1 + left) * self._size_bytes)
+            walks_left = max(self._planned - self._started, 0)
+            self._on_total(self._before + (1 + walks_left) * self._size_bytes)
 
-    def _tell(self, done_bytes: int) -> None:
+    def _report(self, done_bytes: int) -> None:
         if self._on_progress is not None and done_bytes > self._done:
             self._done = done_bytes
             self._on_progress(done_bytes)

@@ -1,6 +1,6 @@
-"""Windows over a segment, the next one read by a thread while this one is walked.
+"""Read windows of a segment, the next one in a thread while the caller walks this one.
 
-Reading from the page cache costs about as much as walking, and from a disk more: side by side, the slower one counts.
+Reading costs about as much as walking, or more from a disk, so a walk takes only the time of the slower of both.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from store_core.kernel import WindowScan
     from store_core.storage.object_store import RemoteFile
 
-_MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
+_MOST_CARRIED_BYTES: Final = 1 << 20  # a longer rest of a window is read again
 
 
 class Windows:
-    """One buffer, filled when a window is asked for. The rest of a full one, with which the next begins, is not read again."""
+    """Windows in a single buffer, read when the caller takes them. The rest of a full window is not read again."""
 
-    most_extra_bytes = 0  # by which a window may be longer than asked for
+    most_extra_bytes = 0  # by which a window may be longer than requested
 
     def __init__(self, log: SegmentSequence, size_bytes: int, buffers: Buffers | None = None) -> None:
         self._log = log
         self._buffers = buffers or Buffers()
         self._buffer = self._buffers.take(size_bytes)
         self._size_bytes = size_bytes
-        self._filled = range(0)  # what of the log the buffer holds, if the last window was full
+        self._filled = range(0)  # range of the log in the buffer, if the last window was full
 
     def close(self) -> None:
-        """No window is looked at any more."""
+        """Give the buffer back; windows are no longer valid."""
         if len(self._buffer) == self._size_bytes:
             self._buffers.give_back(self._buffer)
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """Up to ``size_bytes`` from an offset on, fewer at the file's end; valid until the next one is asked for.
+        """Return up to ``size_bytes`` from an offset, fewer at the file's end; valid until the next window is taken.
 
-        Raises FailedError where the file is there and cannot be read.
+        Raises FailedError if the file exists and cannot be read.
         """
         view, kept = self._place(phy_offset, size_bytes)
         count = kept + self._log.read_into(phy_offset + kept, view[kept:])
         return self._filled_to(phy_offset, view, count)
 
     def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
-        """The same window, walked by a scan that begins where it does, and how many bytes of it were there."""
+        """Read the same window and walk it by a scan that starts there. Return the window and its length in bytes."""
         window = self.window(phy_offset, size_bytes)
         scan.go_on(window)
         return window, len(window)
 
     def _place(self, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
-        """Where a window goes, and how many bytes of it are there."""
+        """Return the place of a window in the buffer, and how many of its bytes the buffer has already."""
         if size_bytes > len(self._buffer) or len(self._buffer) > self._size_bytes >= size_bytes:
             self._buffer = self._buffers.take(max(size_bytes, self._size_bytes))
             self._filled = range(0)
@@ -67,25 +67,25 @@ class Windows:
         return view, kept
 
     def _filled_to(self, phy_offset: int, view: memoryview, count: int) -> memoryview:
-        """The window, of which so many bytes are there now."""
+        """Return the first ``count`` bytes of a window, and remember them if the window is full."""
         self._filled = range(phy_offset, phy_offset + count) if count == len(view) else range(0)
         return view[:count]
 
     def _keep_rest(self, phy_offset: int, size_bytes: int) -> int:
-        """Move what the buffer has of a window to its front; how many bytes that is."""
+        """Move the bytes of a window that are in the buffer to its start. Return their number."""
         filled = self._filled
         kept = filled.stop - phy_offset
         if phy_offset <= filled.start or not 0 < kept < min(size_bytes, _MOST_CARRIED_BYTES):
             return 0
         segment = self._log.find(phy_offset)
-        if segment is None or filled.stop >= segment.end_phy_offset:  # what lies behind is another segment's
+        if segment is None or filled.stop >= segment.end_phy_offset:  # later bytes are another segment's
             return 0
         self._buffer.move(0, phy_offset - filled.start, kept)
         return kept
 
 
 class FileWindows(Windows):
-    """Windows over one local file, which the kernel reads itself: in parts, each walked while the processor's cache has it."""
+    """Windows over a local file that the kernel reads, in parts that it walks while they are in the processor's cache."""
 
     def __init__(self, log: SegmentSequence, segment: Segment, size_bytes: int) -> None:
         super().__init__(log, size_bytes)
@@ -93,12 +93,12 @@ class FileWindows(Windows):
         self._file = open_reader(segment.path)
 
     def close(self) -> None:
-        """As ``Windows.close``; the file is closed, too."""
+        """Close the file, and give the buffer back."""
         self._file.close()
         super().close()
 
     def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
-        """As ``Windows.walk``, of what begins in the segment."""
+        """Read and walk a window as ``Windows.walk`` does, up to the segment's end."""
         view, kept = self._place(phy_offset, size_bytes)
         readable = view[: self._readable_bytes(phy_offset, size_bytes)]
         count, number = scan.read_on(self._file, readable, kept, phy_offset - self._segment.phy_offset)
@@ -116,10 +116,10 @@ class FileWindows(Windows):
 
 
 class PassingWindows(FileWindows):
-    """The same for who looks at no byte: windows are walked as they are read, in a little memory, and come empty."""
+    """Windows for callers that use no bytes: they are walked while they are read, in little memory, and come empty."""
 
     def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
-        """As ``Windows.walk``, but for the window."""
+        """Walk a window as ``Windows.walk`` does. Return an empty window and the number of bytes walked."""
         wanted = self._readable_bytes(phy_offset, size_bytes)
         count, number = scan.read_through(self._file, wanted, phy_offset - self._segment.phy_offset)
         self._check(number, phy_offset + count, wanted - count)
@@ -127,21 +127,21 @@ class PassingWindows(FileWindows):
 
 
 class WindowsInTurns:
-    """Two windows, for who looks at one while a thread asks for the next."""
+    """Two windows in turn, for callers that use one while a thread takes the next."""
 
     def __init__(self, log: SegmentSequence, size_bytes: int) -> None:
         self._next, self._last = Windows(log, size_bytes), Windows(log, size_bytes)
-        self._phy_offset = -1  # of the last one
+        self._phy_offset = -1  # of the last window
 
     def close(self) -> None:
-        """No window is looked at any more."""
+        """Give both buffers back; windows are no longer valid."""
         self._next.close()
         self._last.close()
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """As ``Windows.window``; valid until the one behind the next one is asked for.
+        """Return a window as ``Windows.window`` does; valid until the window after the next is taken.
 
-        To ask for more at the same place is to ask for the same one.
+        A longer window at the same offset replaces the same one.
         """
         if phy_offset != self._phy_offset:
             self._next, self._last = self._last, self._next
@@ -150,9 +150,9 @@ class WindowsInTurns:
 
 
 class WindowsAhead(Windows):
-    """Two buffers more, filled in turns by a thread with what follows the last window.
+    """Windows with two more buffers, which a thread fills in turn with the bytes after the last window.
 
-    The next window begins where the walk stopped, a little in front of what has been read ahead; that rest is copied.
+    The next window starts where the walk stopped, shortly before the bytes read ahead; the rest in between is copied.
     """
 
     def __init__(
@@ -177,14 +177,14 @@ class WindowsAhead(Windows):
         self._thread = ThreadPoolExecutor(1, "read-ahead")
 
     def close(self) -> None:
-        """As ``Windows.close``, behind the thread's end."""
+        """Wait for the thread, and give all buffers back."""
         self._thread.shutdown(cancel_futures=True)
         self._buffers.give_back(*self._room)
         super().close()
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """As ``Windows.window``; the window may be some bytes longer than asked for."""
-        view = self._taken(phy_offset, size_bytes)
+        """Return a window as ``Windows.window`` does, which may be up to ``most_extra_bytes`` longer than requested."""
+        view = self._window_ahead(phy_offset, size_bytes)
         if view is None:
             view = super().window(phy_offset, size_bytes)
         self._last, self._last_end = view, phy_offset + len(view)
@@ -193,8 +193,8 @@ class WindowsAhead(Windows):
             self._ahead = self._thread.submit(self._read, self._turn, self._last_end)
         return view
 
-    def _taken(self, phy_offset: int, size_bytes: int) -> memoryview | None:
-        """The window made of the last one's rest and of what was read ahead; None if it has to be read."""
+    def _window_ahead(self, phy_offset: int, size_bytes: int) -> memoryview | None:
+        """Return the window made of the last one's rest and the bytes read ahead; None if it must be read."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
@@ -203,24 +203,23 @@ class WindowsAhead(Windows):
         if not 0 <= carried <= min(self.most_extra_bytes, len(self._last)) or size_bytes > self._size_bytes:
             return None
         if carried + count < size_bytes and self._last_end + count < self._segment.end_phy_offset:
-            return None  # more is asked for than was read ahead, and there is more
+            return None  # the caller needs more bytes than were read ahead, and the file has them
         room = memoryview(self._room[self._turn])
         start = self.most_extra_bytes - carried
         room[start : self.most_extra_bytes] = self._last[len(self._last) - carried :]
         return room[start : self.most_extra_bytes + count]
 
     def _read(self, turn: int, phy_offset: int) -> int:
-        """Runs in the thread: fills a buffer behind the place of the rest."""
+        """Fill a buffer after the room for the rest. Return the number of bytes. Runs in the thread."""
         view = memoryview(self._room[turn])[self.most_extra_bytes :]
         view = view[: self._end_phy_offset - phy_offset]
         return self._file.read_into(phy_offset - self._segment.phy_offset, view)
 
 
 def windows_by_the_kernel(log: SegmentSequence, segment: Segment, size_bytes: int, *, kept: bool = True) -> Windows:
-    """Windows of ``size_bytes`` over a segment, which the kernel reads if the file itself holds what the log shows.
+    """Return windows of ``size_bytes`` over a segment, which the kernel reads if the log shows the file's own bytes.
 
-    If nobody looks at their bytes, they need not be ``kept``. Raises FailedError where the file is there and cannot be
-    opened.
+    ``kept``: the caller uses the bytes. Raises FailedError if the file exists and cannot be opened.
     """
     if not log.is_plain(segment):
         return Windows(log, size_bytes)
@@ -242,15 +241,14 @@ def windows_over(
     buffers: Buffers,
     until: int | None = None,
 ) -> Iterator[Windows]:
-    """Windows of ``size_bytes`` over a segment; with ``ahead`` by a thread, if there is more than one of them and the file
-    itself holds what the log shows. What lies behind ``until`` is not read ahead.
+    """Yield windows of ``size_bytes`` over a segment, in ``buffers``; they are valid until the end of the context.
 
-    They live in ``buffers``, and until the end of the context. Raises FailedError where the file is there and cannot be
-    opened.
+    With ``ahead`` a thread reads the next one, up to the offset ``until``, if there is more than one window and the log
+    shows the file's own bytes. Raises FailedError if the file exists and cannot be opened.
     """
     shows_the_file = log.is_plain(segment) or is_remote(segment.path)
     try:
-        # Of its own: the log's cache may close one while the thread reads.
+        # The thread has its own descriptor, because the log's cache may close others meanwhile.
         file = open_file(segment.path) if ahead and shows_the_file and segment.size_bytes > size_bytes else None
     except FileNotFoundError:
         file = None

@@ -1,1 +1,1 @@
-"""Carrying plans out, finishing interrupted ones, taking them back."""
+"""Apply plans, finish interrupted ones, and undo them."""

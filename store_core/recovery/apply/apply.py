@@ -1,4 +1,4 @@
-"""Carry a plan out so that it happens wholly or not at all, whatever stops it, and can be undone."""
+"""Apply a plan wholly or not at all, even if the process is killed, so that it can be undone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PUT_BACK = "everything was put back as it was"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A plan that has been carried out. ``undo_id`` is what ``undo`` takes; ``kept_size_bytes`` what it keeps for that."""
+    """An applied plan. ``undo_id`` is the argument of ``undo``; ``kept_size_bytes`` counts the bytes kept for it."""
 
     undo_id: str
     plan_id: str
@@ -46,16 +46,16 @@ class Applied:
 
 
 class _Progress:
-    """Adds up the bytes worked on and tells the sum."""
+    """Adds up the bytes worked on and reports the sum."""
 
-    def __init__(self, tell: Callable[[int], None] | None) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self._on_progress = on_progress
         self._done = 0
 
     def __call__(self, size_bytes: int) -> None:
         self._done += size_bytes
-        if self._tell is not None:
-            self._tell(self._done)
+        if self._on_progress is not None:
+            self._on_progress(self._done)
 
 
 def apply(
@@ -69,16 +69,22 @@ def apply(
     on_progress: Callable[[int], None] | None = None,
     ops: FileOps | None = None,
 ) -> Applied:
-    """Carry out a plan on the store at ``root``.
+    """Apply a plan to the store at ``root``, after finishing or taking back an interrupted change there.
 
-    An interrupted change found there is finished or taken back first. ``lock`` is the store's lock where the caller
-    holds it already. ``made`` is what the plan's builders made while it was planned, for who has held the lock since: as
-    the store is still what the plan expects, they would make it again. ``check`` looks at the changed store before it counts as done; an error it raises takes all back.
-    ``on_progress`` is told the bytes done so far, of ``work_size_bytes(plan)``.
+    Args:
+        lock: the store's lock, if the caller holds it already.
+        made: files that the plan's builders made during planning; used only with ``lock``, held since then, because
+            the store is then unchanged and the builders would make the same bytes.
+        check: called with the root of the changed store before the change counts as done; if it raises, all is taken back.
+        on_progress: gets the bytes done so far, of ``work_size_bytes(plan)``.
 
-    Raises StoreInUseError (in use), PlanOutOfDateError (the store is not what the plan expects, or the plan was
-    carried out before), FailedError (no room, not allowed, I/O), UsageError (a path outside the store). After any of
-    them the store is as it was, or the error says that the next run will finish.
+    Raises:
+        StoreInUseError: a broker or another command uses the store.
+        PlanOutOfDateError: the store is not as the plan expects, or the plan was applied before.
+        FailedError: no room, no permission, or an I/O error.
+        UsageError: a path outside the store.
+
+    After any of these the store is as before, or the error says that the next run will finish.
     """
     with changing(root, writable_roots, lock, ops) as (writer, held):
         finished = _finish_first(plan, writer, held)
@@ -96,11 +102,11 @@ def apply(
 
 
 def _finish_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None:
-    """Finish or take back what was interrupted; gives the result if that was this very plan."""
+    """Finish or take back interrupted changes; return the result if that finished this very plan."""
     settled = settle(writer, lock)
     for head in reversed(list(heads(writer.root))):
         if head.text("plan_id") == plan.id and head.state is State.DONE:
-            if any(one.id == head.id and one.outcome is Outcome.FINISHED for one in settled):
+            if any(change.id == head.id and change.outcome is Outcome.FINISHED for change in settled):
                 return _applied(Change.read(writer, read_journal(writer.root, head.id)), finished_earlier=True)
             raise PlanOutOfDateError(
                 f"this plan has been applied already, as {head.id}", to_do=f"rmqctl undo {head.id} takes it back"
@@ -109,7 +115,7 @@ def _finish_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None
 
 
 def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, made: Contents) -> Change:
-    """All that happens before the first change; whatever stops it, the folder it made is removed."""
+    """Do all work before the first change to the store; on any error, remove the folder made for it."""
     before = set(list_ids(writer.root))
     try:
         journal = start_journal(
@@ -122,17 +128,17 @@ def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, m
             steps=len(plan.steps),
         )
         records = Preparation(plan, writer, journal, progress, made).run()
-        assert_not_live(writer.root, writer.places.writable_roots)  # building may have taken long
+        assert_not_live(writer.root, writer.places.writable_roots)  # a broker may have started while files were built
     except BaseException as error:
-        _give_up(writer, lock, before)
+        _remove_preparation(writer, lock, before)
         if isinstance(error, OSError):
             raise failed(error, "cannot prepare the change", state=_NOTHING_CHANGED) from error
         raise
     return Change(writer, journal, plan, records, progress)
 
 
-def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
-    """Remove what a preparation has made; what cannot be removed now, the next run removes."""
+def _remove_preparation(writer: Writer, lock: StoreLock, before: set[str]) -> None:
+    """Remove the files of a failed preparation; the next run removes those that cannot be removed now."""
     with suppress(OSError, StoreError):
         for id in set(list_ids(writer.root)) - before:
             journal = read_journal(writer.root, id)
@@ -141,7 +147,7 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
                 journal.mark(writer, State.UNDONE)
             remove_change(writer, journal)
         for place in ("", *(f"{area.parent}/" for area in writer.places.areas[1:])):
-            if not before and writer.path(f"{place}{OURS}").is_dir():  # made although nothing fitted into it
+            if not before and writer.path(f"{place}{OURS}").is_dir():  # the folder was made before the disk was full
                 remove_empty_folders(writer, f"{place}{UNDO_FOLDER}")
         if lock.created:
             lock.remove_file()

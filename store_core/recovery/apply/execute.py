@@ -1,4 +1,4 @@
-"""A prepared change, carried out or taken back. Every act may be repeated: it starts from whatever state it finds."""
+"""Carry out a prepared change, or take it back. Each operation can be repeated, whatever state an earlier run left."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from store_core.storage.sync_batch import SyncBatch
 from store_core.storage.writer import Ownership, Writer
 
 Advance = Callable[[int], None]
-_SAFE_BITS: Final = 0o755  # others may write only where they may in the folder above
+_SAFE_BITS: Final = 0o755  # group and others may write only if they may in the parent folder
 
 
 class Change:
-    """The plan and the records of one journal, and what to do with them. All methods raise OSError."""
+    """The plan and the file records of one journal, with the operations on them. All methods raise OSError."""
 
     def __init__(
         self,
@@ -47,7 +47,11 @@ class Change:
 
     @classmethod
     def read(cls, writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
-        """Read the plan and the records of a change that an earlier run prepared. Raises FailedError, UsageError for what rmqctl does not write."""
+        """Read the plan and the records of a change that an earlier run prepared.
+
+        Raises:
+            FailedError, UsageError: the files have content that rmqctl does not write.
+        """
         file = writer.path(f"{journal.folder}/{PLAN_FILE}")
         plan = plan_from_bytes(read_ours(file, LARGEST_PLAN_BYTES, "the plan beside the undo journal"), journal.folder)
         return cls(writer, journal, plan, records_of(journal), advance)
@@ -57,10 +61,10 @@ class Change:
         return sum(original.kept_size_bytes for original in self.records.originals.values())
 
     def forward(self) -> None:
-        """Carry the change out durably, and put down in the journal what was left in the store."""
+        """Carry the change out durably, and record in the journal the state that it leaves in the store."""
         for path, steps in self.plan.by_path.items():
             if path == ABORT:
-                self._sync_folders()  # all else is durable before a broker would take the store for closed cleanly
+                self._sync_folders()  # without `abort` a broker assumes a clean stop, so all else must be durable first
             if is_in_place(steps):
                 self._write_in_place(path, steps)
             elif steps[0].op is Op.REMOVE_FILE:
@@ -70,10 +74,13 @@ class Change:
             else:
                 self._put_new_file(path)
         self._sync_folders()
-        self.journal.append(self.writer, map(to_entry, self._left()))
+        self.journal.append(self.writer, map(to_entry, self._present_state()))
 
     def back(self, keep_times: Collection[str] = ()) -> None:
-        """Bring everything back durably, bytes, lengths, names, times (but those of ``keep_times``), and say so."""
+        """Restore bytes, lengths, names and times durably, and mark the journal as undone.
+
+        ``keep_times``: folders whose times stay as they are.
+        """
         self._unlink(f"{self.journal.folder}/{RESERVE_FILE}")
         for path, steps in reversed(list(self.plan.by_path.items())):
             original = self.records.originals[path]
@@ -112,7 +119,7 @@ class Change:
             self._advance(len(run))
 
     def _put(self, path: str, at: int, data: bytes) -> None:
-        """Make a file hold ``data`` at a position; where it does already (zeros in a hole) nothing is written."""
+        """Write ``data`` at a position of a file, unless the file has these bytes there already (zeros in a hole)."""
         real = self.writer.path(path)
         if real.stat().st_size < at + len(data):
             self.writer.set_length(path, at + len(data))
@@ -130,7 +137,7 @@ class Change:
             self._move(new.staged, path)
 
     def _move(self, source: str, path: str) -> None:
-        """Give a file of ours its place; where a file system ends between them, a copy of it."""
+        """Rename an own file of rmqctl to ``path``, or copy it if ``path`` is on another file system."""
         try:
             self.writer.rename(source, path)
         except OSError as error:
@@ -159,7 +166,7 @@ class Change:
         self._syncs.add_file(original.path)
 
     def _clear(self, path: str, offset: int, size_bytes: int) -> int:
-        """Zeros over what stands in a stretch; where nothing was ever written it holds them already. Gives its length."""
+        """Write zeros over a range of a file, except in its holes. Return the range's length in bytes."""
         at = offset
         if self.writer.path(path).stat().st_size < offset + size_bytes:
             self.writer.set_length(path, offset + size_bytes)
@@ -177,9 +184,9 @@ class Change:
             self._move(kept, original.path)
         self._advance(original.size_bytes)
 
-    def _is_same(self, one: str, other: str) -> bool:
+    def _is_same(self, first: str, second: str) -> bool:
         with suppress(FileNotFoundError):
-            return self.writer.path(one).samefile(self.writer.path(other))
+            return self.writer.path(first).samefile(self.writer.path(second))
         return False
 
     def _make_missing_folders(self, path: str) -> None:
@@ -194,7 +201,7 @@ class Change:
     def _make_folder(self, folder: OriginalFolder) -> None:
         real = self.writer.path(folder.path)
         above = os.stat(os.path.dirname(real)).st_mode
-        mode = folder.mode & (_SAFE_BITS | stat.S_IMODE(above))  # a store from elsewhere may name any
+        mode = folder.mode & (_SAFE_BITS | stat.S_IMODE(above))  # the journal of an untrusted store may name any mode
         ownership = replace(folder.ownership, mode=mode)
         if self._exists(folder.path):
             self.writer.set_ownership(folder.path, ownership)
@@ -202,14 +209,14 @@ class Change:
             self.writer.mkdir(folder.path, ownership=ownership)
 
     def _remove_made_folders(self) -> None:
-        """Those that the change made, the deepest first; what somebody else has put into one since keeps it."""
+        """Remove the folders that the change made, the deepest first. A folder that is no longer empty stays."""
         made = [folder.path for folder in self.records.folders.values() if not folder.existed]
         for _, paths in groupby(sorted(made, key=_depth, reverse=True), _depth):
-            going = [path for path in paths if self._exists(path) and is_empty(self.writer.path(path))]
-            for path in going:
-                self._syncs.add_folder(path)  # no name in it may come back when the folder does
+            empty_folders = [path for path in paths if self._exists(path) and is_empty(self.writer.path(path))]
+            for path in empty_folders:
+                self._syncs.add_folder(path)  # after a crash, a folder that comes back must be empty
             self._syncs.run()
-            for path in going:
+            for path in empty_folders:
                 self.writer.rmdir(path)
 
     def _unlink(self, path: str) -> None:
@@ -218,21 +225,21 @@ class Change:
 
     def _rmdir(self, path: str) -> None:
         if self._exists(path):
-            self.writer.sync_folder(path)  # no name in it may come back when the folder does
+            self.writer.sync_folder(path)  # after a crash, a folder that comes back must be empty
             self.writer.rmdir(path)
 
     def _exists(self, path: str) -> bool:
         return os.path.lexists(self.writer.path(path))
 
     def _sync_folders(self) -> None:
-        """Make durable what was written so far, and the names in all folders that the change touches."""
+        """Make all written files durable, and the names in all folders that the change touches."""
         for path in self.records.folders:
             if self._exists(path):
                 self._syncs.add_folder(path)
         self._syncs.run()
 
-    def _left(self) -> Iterator[Left]:
-        """What stands in the store now: the length and digest of each file of the plan, the times of folders."""
+    def _present_state(self) -> Iterator[Left]:
+        """Yield the present state of the plan's paths: length and digest of each file, the times of folders."""
         for path in self.plan.by_path:
             real, new = self.writer.path(path), self.records.new_files.get(path)
             if new is not None:
@@ -254,7 +261,7 @@ def _depth(path: str) -> int:
 
 
 def new_runs(writer: Writer, records: Records, step: Step) -> Iterator[bytes | Hole]:
-    """The bytes that a step puts into its range, a window at a time; a long run of zeros comes as one."""
+    """Yield the new bytes of a step's range, a window at a time; a long run of zeros is one hole."""
     if step.op is Op.ZERO_RANGE:
         yield Hole(step.size_bytes or 0)
     elif isinstance(step.content, Content):

@@ -1,4 +1,4 @@
-"""An interrupted change is finished, or taken back: the first thing every writing command does."""
+"""Finish an interrupted change, or take it back; every writing command does this first."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _UNFINISHED: Final = "the change is unfinished: run the command again, and it is
 
 
 class Outcome(StrEnum):
-    """What became of an interrupted change."""
+    """The outcome of an interrupted change."""
 
     FINISHED = "finished"
     ROLLED_BACK = "rolled back"
-    UNDONE = "undone"  # it was being undone, and that is finished
-    FORGOTTEN = "forgotten"  # it was being forgotten, and that is finished
+    UNDONE = "undone"  # the undo was interrupted, and is finished
+    FORGOTTEN = "forgotten"  # forgetting it was interrupted, and is finished
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """An interrupted change and what became of it."""
+    """An interrupted change and its outcome."""
 
     id: str
     kind: str | None
@@ -45,7 +45,7 @@ class Settled:
 def changing(
     root: Path | str, writable_roots: Sequence[Path | str], lock: StoreLock | None, ops: FileOps | None
 ) -> Iterator[tuple[Writer, StoreLock]]:
-    """A writer and the lock of a store that nobody else is at work on. Raises NotAStoreError, StoreInUseError."""
+    """Yield a writer and the lock of a store that no broker or command uses. Raises NotAStoreError, StoreInUseError."""
     if not Path(root).is_dir():
         raise NotAStoreError("there is no store", path=str(root))
     with Writer(root, writable_roots=writable_roots, ops=ops) as writer:
@@ -68,12 +68,15 @@ def changing(
 def settle(
     writer: Writer, lock: StoreLock, on_settled: Callable[[Settled], None] = lambda settled: None
 ) -> tuple[Settled, ...]:
-    """Finish what was interrupted, or take it back where it cannot be finished; ``on_settled`` hears of each change at once.
+    """Finish interrupted changes, or take back those that cannot be finished.
 
-    Raises PlanOutOfDateError (something else has changed those files since), UsageError (the change writes to log folders
-    that are not among those of ``writer``), FailedError.
+    ``on_settled`` gets each change as soon as it is settled. Only places of ``writer`` are written; the writable roots in
+    the journal are not trusted.
 
-    Nothing is written but where ``writer`` may write: what the journal says of that is not believed.
+    Raises:
+        PlanOutOfDateError: another program has changed the files since.
+        UsageError: the change writes to log folders that are not among those of ``writer``.
+        FailedError: I/O error, or damaged files under ``.rmqctl/``.
     """
     found = []
     for head in heads(writer.root):
@@ -85,24 +88,23 @@ def settle(
             outcome = _settle(writer, journal, lock)
         except OSError as error:
             raise failed(error, f"cannot finish the interrupted change {head.id}", state=_UNFINISHED) from error
-        if journal.entries:  # a folder without a journal had hardly begun, or was all but gone
+        if journal.entries:  # a folder without a journal is a change that did not start, or was almost removed
             found.append(Settled(head.id, head.text("kind"), outcome))
             on_settled(found[-1])
     return tuple(found)
 
 
 def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
-    """
-    state      -> what is done
-    PREPARING     nothing of the store was touched: remove the folder
-    PREPARED      go forward; where new bytes are missing or the system refuses, go back
-    UNDOING       go on back
-    UNDONE        remove the folder
-    FORGOTTEN     remove the folder
+    """Settle an interrupted change by the state of its journal.
+
+    * PREPARING: the store is untouched; remove the change's folder
+    * PREPARED: carry the change out; if new bytes are missing or the system refuses, take it back
+    * UNDOING: take the change back
+    * UNDONE, FORGOTTEN: remove the change's folder
     """
     match journal.state:
         case State.PREPARED:
-            if _went_forward(writer, journal):
+            if _carried_out(writer, journal):
                 return Outcome.FINISHED
             outcome = Outcome.ROLLED_BACK
         case State.UNDOING:
@@ -123,15 +125,15 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
 
 
 def _kept_times(change: Change) -> Collection[str]:
-    """The folders whose times an interrupted undo leaves; rmqctl 0.1 named the others."""
-    told = change.journal.last("undoing")
-    if isinstance(others := told.get("folders"), list):
-        return [path for path in change.records.folders if path not in others]
-    later = told.get("later_folders")
+    """Return the folders whose times an interrupted undo keeps; the journal of rmqctl 0.1 named the other folders."""
+    entry = change.journal.last("undoing")
+    if isinstance(restored := entry.get("folders"), list):
+        return [path for path in change.records.folders if path not in restored]
+    later = entry.get("later_folders")
     return later if isinstance(later, list) else ()
 
 
-def _went_forward(writer: Writer, journal: Journal) -> bool:
+def _carried_out(writer: Writer, journal: Journal) -> bool:
     change = Change.read(writer, journal)
     assert_trusted(change)
     assert_ours(change)
@@ -145,13 +147,13 @@ def _went_forward(writer: Writer, journal: Journal) -> bool:
 
 
 def go_back(change: Change, keep_times: Collection[str] = ()) -> None:
-    """Take a change back and say so. Raises OSError, FailedError where kept bytes are damaged."""
+    """Take a change back and mark its journal. Raises OSError, FailedError if kept bytes are damaged."""
     assert_can_go_back(change)
     change.back(keep_times)
 
 
 def take_back(change: Change) -> None:
-    """Take back a change that failed on its way. Raises FailedError where that fails too."""
+    """Take back a change that failed half-way. Raises FailedError if that fails too."""
     try:
         go_back(change)
         remove_change(change.writer, change.journal)
@@ -160,7 +162,7 @@ def take_back(change: Change) -> None:
 
 
 def leave_no_trace(writer: Writer, journal: Journal, lock: StoreLock) -> None:
-    """Remove the folders of a change that did not happen, and the lock file where the change made it."""
+    """Remove the folders of a change that is taken back, and the lock file if the change made it."""
     if journal.last("begin").get("lock_created") or lock.created:
         lock.remove_file()
     remove_change(writer, journal)

@@ -1,4 +1,4 @@
-"""What a change's journal says about files: as they were, the new ones that wait, and folders. Data, and its JSON."""
+"""Define the journal's records of original files, new files and folders, and their JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from store_core.errors import FailedError
 from store_core.storage.journal import Journal
 from store_core.storage.writer import Ownership
 
-_TOO_LARGE: Final = 1 << 63  # no length, time or owner of a file
+_TOO_LARGE: Final = 1 << 63  # no length, time or owner of a file reaches this
 
 Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRange:
-    """Bytes of a file as they were: ``size_bytes`` from ``offset``, kept at ``kept_offset`` of the kept file.
+    """Original bytes of a file: ``size_bytes`` from ``offset``, kept at ``kept_offset`` of the kept file.
 
-    Fewer than the step's range where the file ended in it, or was cut.
+    They are fewer than the step's range if the file ended in it, or was cut.
     """
 
     offset: int
@@ -32,9 +32,10 @@ class KeptRange:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A file as it was before the change, or that there was none.
+    """A file before the change; ``existed`` is False if there was none.
 
-    ``kept`` holds the whole file (``crc32c`` is then its digest), or the ranges that the change overwrites or cuts off.
+    ``kept`` names the file with the whole content (``crc32c`` is then its digest), or with the ranges that the change
+    overwrites or cuts off.
     """
 
     path: str
@@ -59,7 +60,10 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class OriginalFolder:
-    """A folder in which the change makes, replaces or removes names, as it was, or that there was none."""
+    """A folder in which the change makes, replaces or removes names, before the change.
+
+    ``existed`` is False if there was none; mode and owner are then those that it gets.
+    """
 
     path: str
     existed: bool
@@ -75,7 +79,7 @@ class OriginalFolder:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """New bytes that wait in a file of their own: a whole file for ``path``, or what goes there at ``offset``."""
+    """New bytes in the file ``staged``: the whole new file ``path``, or the range that goes to ``offset`` of it."""
 
     path: str
     staged: str
@@ -86,7 +90,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a finished change has left at a path: a file's length and digest, or a folder's time; all None where nothing is."""
+    """The state of a path after a change.
+
+    It has a file's length and digest, or a folder's time; all are None if neither exists.
+    """
 
     path: str
     size_bytes: int | None = None
@@ -96,7 +103,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """All that a change's journal holds about files, by path."""
+    """The file records of a change's journal, by path."""
 
     originals: Mapping[str, Original]
     folders: Mapping[str, OriginalFolder]
@@ -105,7 +112,7 @@ class Records:
 
     @classmethod
     def of(cls, originals: Iterable[Original], folders: Iterable[OriginalFolder], staged: Sequence[Staged]) -> Records:
-        """Put records in order by their paths."""
+        """Group records by their paths."""
         return cls(
             originals={original.path: original for original in originals},
             folders={folder.path: folder for folder in folders},
@@ -118,7 +125,7 @@ _NAMES: Final = {Original: "original", OriginalFolder: "folder", Staged: "staged
 
 
 def to_entry(record: Original | OriginalFolder | Staged | Left) -> dict[str, Any]:
-    """The journal line of a record."""
+    """Return the journal line of a record."""
     values = {name: getattr(record, name) for name in record.__slots__}
     if isinstance(record, Original):
         values["ranges"] = [asdict(kept) for kept in record.ranges]
@@ -126,19 +133,19 @@ def to_entry(record: Original | OriginalFolder | Staged | Left) -> dict[str, Any
 
 
 def left_of(journal: Journal) -> Mapping[str, Left]:
-    """Read back what a finished change has left, by path. Raises FailedError where rmqctl writes no such lines."""
+    """Read the states that a finished change left, by path. Raises FailedError for lines that rmqctl does not write."""
     try:
-        old = journal.last("done")  # of rmqctl 0.1, which put all into one line
+        old = journal.last("done")  # rmqctl 0.1 wrote all states into one line
         files = {path: Left(path, *(found or ())) for path, found in old.get("files", {}).items()}
         folders = {path: Left(path, mtime_ns=mtime_ns) for path, mtime_ns in old.get("folders", {}).items()}
         lines = (_record(Left, entry) for entry in journal.lines("left"))
-        return files | folders | {one.path: one for one in lines}
+        return files | folders | {line.path: line for line in lines}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _not_ours(journal, error) from error
 
 
 def records_of(journal: Journal) -> Records:
-    """Read the records back from the journal's lines. Raises FailedError where rmqctl writes no such lines, OSError."""
+    """Read the records from the journal's lines. Raises OSError, and FailedError for lines that rmqctl does not write."""
     found: dict[str, list[Any]] = {name: [] for name in ("original", "folder", "staged")}
     try:
         for entry in journal.lines(*found):
@@ -166,14 +173,14 @@ _KINDS: Final = {"folder": OriginalFolder, "staged": Staged}
 
 
 def _record(kind: type[Record], entry: Mapping[str, Any]) -> Record:
-    """Make a record of a journal's line. Raises KeyError, TypeError, ValueError for values that none has."""
+    """Make a record of a journal's line. Raises KeyError, TypeError, ValueError for values that no record has."""
     values = {key: value for key, value in entry.items() if key != "entry"}
     for name, hint in _hints(kind).items():  # type: ignore[arg-type]  # a class is hashable
         value = values[name]
         if not isinstance(value, hint) or (isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE):
             raise ValueError(f"{name} is {value!r:.40}")
     if "path" in values:
-        values["path"] = intern(values["path"])  # several lines name it, and the plan
+        values["path"] = intern(values["path"])  # the plan and several lines name the same path
     return kind(**values)
 
 

@@ -1,4 +1,7 @@
-"""Is a half-done change still ours to finish? Every byte it names must be the old or the new one."""
+"""Check that an interrupted change can be finished or taken back.
+
+Each byte of its files must be the old or the new one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _SECTOR_SIZE_BYTES: Final = 512
 
 
 def assert_ours(change: Change) -> None:
-    """Raise PlanOutOfDateError where something else has changed a file after the change was interrupted."""
+    """Raise PlanOutOfDateError if another program has changed a file since the change was interrupted."""
     for path in foreign(change):
         raise PlanOutOfDateError(
             f"the change {change.journal.id} was interrupted, and something else has changed a file of it since",
@@ -39,7 +42,7 @@ def assert_ours(change: Change) -> None:
 
 
 def foreign(change: Change) -> Iterator[str]:
-    """Paths in a state that neither the store before the change, nor the change, nor a crash between them explains."""
+    """Yield paths in a state that neither the store before the change, nor the change, nor a crash in it explains."""
     for path, steps in change.plan.by_path.items():
         if is_in_place(steps):
             explained = _explained_in_place(change, path)
@@ -52,14 +55,14 @@ def foreign(change: Change) -> Iterator[str]:
 
 
 def can_go_forward(change: Change) -> bool:
-    """Whether all new bytes that are still to be put in place are at hand, unharmed."""
+    """Return True if all new bytes that are not yet in the store are whole in their staged files."""
     records = change.records
-    waiting = [new for new in records.new_files.values() if _digest(change, new.path) != _of(new)]
-    return all(_digest(change, new.staged) == _of(new) for new in (*waiting, *records.new_ranges.values()))
+    waiting = [new for new in records.new_files.values() if _digest(change, new.path) != _digest_of(new)]
+    return all(_digest(change, new.staged) == _digest_of(new) for new in (*waiting, *records.new_ranges.values()))
 
 
 def assert_can_go_back(change: Change) -> None:
-    """Raise FailedError where kept bytes that are still needed are missing or harmed."""
+    """Raise FailedError if kept bytes that are still needed are missing or damaged."""
     for original in change.records.originals.values():
         if original.kept is not None and not _kept_is_whole(change, original):
             raise FailedError(
@@ -70,7 +73,7 @@ def assert_can_go_back(change: Change) -> None:
 
 
 def assert_room_back(change: Change) -> None:
-    """Raise FailedError where a file system surely lacks the room to go back, with all that the change takes up there given up."""
+    """Raise FailedError if a file system has no room to take the change back, even without the change's own files."""
     room = Room(change.writer)
     for path, steps in change.plan.by_path.items():
         original, real = change.records.originals[path], change.writer.path(path)
@@ -84,14 +87,16 @@ def assert_room_back(change: Change) -> None:
         if real.is_file() and real.stat().st_nlink == 1:
             room.need(real, -allocated_bytes(real))
         if original.kept is not None and device_of(change.writer.path(original.kept)) != device_of(real.parent):
-            room.need(real, allocated_bytes(change.writer.path(original.kept)))  # no renames there: it is a copy
+            room.need(
+                real, allocated_bytes(change.writer.path(original.kept))
+            )  # a rename cannot cross file systems, so the kept file is copied
     room.refuse_full()
 
 
 def _kept_is_whole(change: Change, original: Original) -> bool:
     if original.crc32c is not None:
-        whole = Digest(original.crc32c, original.size_bytes)
-        return whole in (_digest(change, original.kept or ""), _digest(change, original.path))
+        digest = Digest(original.crc32c, original.size_bytes)
+        return digest in (_digest(change, original.kept or ""), _digest(change, original.path))
     kept = change.writer.path(original.kept or "")
     return kept.exists() and all(
         digest_range(kept, r.kept_offset, r.size_bytes) == Digest(r.crc32c, r.size_bytes) for r in original.ranges
@@ -99,19 +104,25 @@ def _kept_is_whole(change: Change, original: Original) -> bool:
 
 
 def _explained_whole(change: Change, path: str) -> bool:
-    """Old, new, or (where a copy had to do for a rename) any mixture of both and zeros; missing on the way."""
+    """Return True if a whole file is in a state that the change explains.
+
+    * It is missing, the old file, or the new one.
+    * It is a mixture of both and zeros: a copy across file systems was interrupted.
+    """
     original, new = change.records.originals[path], change.records.new_files.get(path)
     found = _digest(change, path)
     if found is None:
         return not os.path.lexists(change.writer.path(path))
     if original.crc32c is not None and found == Digest(original.crc32c, original.size_bytes):
         return True
-    if new is not None and found == _of(new):
+    if new is not None and found == _digest_of(new):
         return True
     sources = [_Source()]
     if original.kept and _digest(change, original.kept) == Digest(original.crc32c or 0, original.size_bytes):
-        sources.append(_Source(change.writer.path(original.kept)))  # a second name of a harmed file proves nothing
-    if new is not None and _digest(change, new.staged) == _of(new):
+        sources.append(
+            _Source(change.writer.path(original.kept))
+        )  # a damaged kept file, which may be a second name of this one, proves nothing
+    if new is not None and _digest(change, new.staged) == _digest_of(new):
         sources.append(_Source(change.writer.path(new.staged)))
     return len(sources) > 1 and _is_mixture(change.writer.path(path), 0, found.size_bytes, sources)
 
@@ -147,7 +158,7 @@ def _new_source(change: Change, step: Step) -> _Source:
 
 
 class _Source:
-    """Bytes that may stand in a range: those of a file of ours (or a piece of it), of a content, or nothing but zeros."""
+    """Bytes that a range may contain: those of a kept or staged file, of a content, or zeros."""
 
     def __init__(
         self, path: Path | None = None, piece: KeptRange | None = None, content: Content | None = None
@@ -158,7 +169,7 @@ class _Source:
         self._cache = FileCache(1)
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        """Bytes from ``at`` of the range; zeros behind the end."""
+        """Return the bytes from ``at`` of the range; zeros after the source's end."""
         found = b""
         if self._content is not None:
             found = self._content.read(at, size_bytes)
@@ -168,7 +179,7 @@ class _Source:
         return found.ljust(size_bytes, b"\0")
 
     def zeros_from(self, at: int, size_bytes: int) -> int:
-        """How many of the bytes from ``at`` of the range are known to be zeros without being read."""
+        """Return how many bytes from ``at`` of the range are known to be zero without reading them."""
         if self._content is not None:
             return self._content.zeros_from(at) if at < self._content.size_bytes else size_bytes
         if self._path is None:
@@ -182,7 +193,7 @@ class _Source:
 
 
 def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source]) -> bool:
-    """Whether each byte of a range, as far as the file reaches, is one of the sources' at that place."""
+    """Return True if each byte of a range, up to the file's end, equals that byte of one of the sources."""
     try:
         at = 0
         for run in runs(real, start, size_bytes):
@@ -193,7 +204,7 @@ def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source])
                     continue
                 length = min(end - at, WINDOW_SIZE_BYTES)
                 part = bytes(length) if isinstance(run, Hole) else run
-                if not _all_from(part, [source.read(at, length) for source in sources]):
+                if not _come_from(part, [source.read(at, length) for source in sources]):
                     return False
                 at += length
         return True
@@ -202,7 +213,7 @@ def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source])
             source.close()
 
 
-def _all_from(found: bytes, candidates: list[bytes]) -> bool:
+def _come_from(found: bytes, candidates: list[bytes]) -> bool:
     if found in candidates:
         return True
     for at in range(0, len(found), _SECTOR_SIZE_BYTES):
@@ -218,5 +229,5 @@ def _digest(change: Change, path: str) -> Digest | None:
     return digest_file(real) if real.is_file() and not real.is_symlink() else None
 
 
-def _of(new: Staged) -> Digest:
+def _digest_of(new: Staged) -> Digest:
     return Digest(new.crc32c, new.size_bytes)

@@ -1,4 +1,4 @@
-"""Before a change: keep what it will overwrite or remove, build what it will put there, and make both durable."""
+"""Prepare a change: keep the bytes it will overwrite or remove, build the new ones, and make both durable."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from store_core.storage.sync_batch import SyncBatch
 from store_core.storage.writer import Ownership, Writer
 
 PLAN_FILE: Final = "plan.json"
-RESERVE_FILE: Final = "reserve"  # given up so that a full disk has room for the journal's line that all is back
+RESERVE_FILE: Final = "reserve"  # removed first by an undo, so that a full disk has room for the journal's mark
 _RESERVE: Final = b"\n" * (64 << 10)
 FILE_BITS: Final = 0o666
-_CHUNK_COSTS: Final = 200  # bytes that the object of a chunk takes itself
+_CHUNK_COSTS: Final = 200  # bytes that a chunk's Python object takes
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 Advance = Callable[[int], None]
 
 
 class Preparation:
-    """Fills a change's folder. Nothing of the store itself is touched; every failure leaves only that folder behind."""
+    """Fills a change's folder. The store itself is not touched; a failure leaves only that folder."""
 
     def __init__(
         self, plan: Plan, writer: Writer, journal: Journal, advance: Advance, made: Contents | None = None
@@ -44,8 +44,8 @@ class Preparation:
         self._journal = journal
         self._advance = advance
         self._numbers = count()
-        self._folders: dict[tuple[str, Path], str] = {}  # for kept and new files, by kind and area
-        self._missing: dict[str, Ownership] = {}  # folders that are not there, and what they will be like
+        self._folders: dict[tuple[str, Path], str] = {}  # folders of kept and new files, by kind and area
+        self._missing: dict[str, Ownership] = {}  # mode and owner that missing folders will get
         self._syncs = SyncBatch(writer)
 
     def run(self) -> Records:
@@ -66,14 +66,14 @@ class Preparation:
         return Records.of(originals, folders, staged)
 
     def _new_path(self, kind: str, path: str) -> str:
-        """A fresh name in ``kept/`` or ``staged/``, on the file system of ``path`` where there is such a place."""
+        """Return a new name in ``kept/`` or ``staged/``, on the file system of ``path`` if an area there is writable."""
         area = self._writer.places.area_for(path).parent
         name = self._folders.get((kind, area))
         if name is None:
             name = self._writer.places.name(area / UNDO_FOLDER / self._journal.id / kind)
             make_our_folders(self._writer, name)
             self._folders[kind, area] = name
-            for folder in _ours_above(PurePosixPath(name)):
+            for folder in _own_parents(PurePosixPath(name)):
                 self._syncs.add_folder("" if folder == PurePosixPath() else folder.as_posix())
         return f"{name}/{next(self._numbers)}"
 
@@ -97,7 +97,7 @@ class Preparation:
         )
 
     def _copied(self, path: str, steps: Sequence[Step], ranges: list[KeptRange]) -> Iterator[bytes | Hole]:
-        """The bytes that steps in place will overwrite or cut off; what they are goes into ``ranges``."""
+        """Yield the bytes that steps in place will overwrite or cut off, and add their ranges to ``ranges``."""
         end = 0
         for step in steps:
             start, size_bytes = expected_range(step)
@@ -118,7 +118,7 @@ class Preparation:
             end += size_bytes
 
     def _keep_whole(self, path: str, kept: str, info: os.stat_result, crc: int | None) -> None:
-        """A second name for the file costs nothing; where there can be none, a copy."""
+        """Keep a whole file by a hard link, or by a copy if the file system allows no link."""
         try:
             self._writer.link(path, kept)
         except OSError as error:
@@ -140,7 +140,7 @@ class Preparation:
                 yield self._finish_staged(step, staged, digest_file(self._writer.path(staged)))
 
     def _stage_built(self) -> Iterator[Staged]:
-        """Run each builder once for all the files it is to make with the same arguments."""
+        """Run each builder once for all files that it makes with the same arguments."""
         calls: dict[str, list[Step]] = {}
         for step in self._plan.steps:
             if isinstance(step.content, Built):
@@ -161,7 +161,7 @@ class Preparation:
             yield self._finish_staged(step, files[path], digests[path])
 
     def _built_chunks(self, built: Built, paths: Sequence[str]) -> Iterable[Chunk]:
-        """What a builder makes, or has made already."""
+        """Return a builder's chunks, from the files made during planning if these have all paths."""
         if all(path in self._made for path in paths):
             return (Chunk(path, data) for path in paths for data in self._made[path]())
         return builder_named(built.builder)(Building(self._writer.root, self._plan, built.arguments, paths))
@@ -169,11 +169,11 @@ class Preparation:
     def _write_chunks(
         self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]
     ) -> Mapping[str, Digest]:
-        """Write what a builder makes into new files; gives their digests."""
+        """Write a builder's chunks into new files. Return their digests."""
         ends: dict[str, int] = {}
-        sums: dict[str, int] = {}  # of files that are written from front to back
-        for some in made_ahead(_several(chunks)):
-            for chunk in some:
+        sums: dict[str, int] = {}  # CRCs of files that are written in order
+        for batch in made_ahead(_batches(chunks)):
+            for chunk in batch:
                 path, staged = chunk.path, files[chunk.path]
                 if path not in ends:
                     self._create_staged(steps[path], staged)
@@ -186,7 +186,7 @@ class Preparation:
                     sums.pop(path, None)
                 ends[path] = max(ends[path], at + len(chunk.data))
                 if wanted is not None and ends[path] > wanted:
-                    raise _built_otherwise(path)
+                    raise _build_differs(path)
                 if isinstance(chunk.data, Hole):
                     continue
                 if chunk.offset is None:
@@ -203,7 +203,7 @@ class Preparation:
         self._writer.create(staged, mode=OUR_FILE_MODE, ownership=ownership, size_bytes=step.size_bytes or 0)
 
     def _end_of_staged(self, step: Step, staged: str, end: int | None, crc: int | None) -> Digest:
-        """Give a built file its length; zeros fill it up."""
+        """Set a built file's length, which adds zeros at its end. Return its digest."""
         if end is None:
             self._create_staged(step, staged)
             end = crc = 0
@@ -215,10 +215,10 @@ class Preparation:
         return Digest(crc32c_after_zeros(crc, size_bytes - end), size_bytes)
 
     def _finish_staged(self, step: Step, staged: str, found: Digest) -> Staged:
-        """Check new bytes, give the file its time, make it durable with the others."""
+        """Check the digest of new bytes, set the file's time, and add it to the files to sync."""
         built = step.content
         if isinstance(built, Built) and built.crc32c not in (None, found.crc32c):
-            raise _built_otherwise(step.path)
+            raise _build_differs(step.path)
         if step.op in NEW_FILES and step.mtime_ns is not None:
             self._writer.set_mtime_ns(staged, step.mtime_ns)
         self._syncs.add_file(staged)
@@ -234,7 +234,7 @@ class Preparation:
         return Ownership(folder.mode & FILE_BITS, folder.uid, folder.gid)
 
     def _folder_like(self, folder: str) -> Ownership:
-        """``folder_like``, asked once for each missing folder."""
+        """Return what ``folder_like`` does, computed once for each missing folder."""
         found = self._missing.get(folder)
         if found is not None:
             return found
@@ -245,7 +245,7 @@ class Preparation:
             return found
 
     def _folders_before(self) -> list[OriginalFolder]:
-        """The root, the folders in which names will change, those that are missing, and those that will go."""
+        """Return the root, the folders in which names will change, missing folders, and folders to remove."""
         names: dict[str, None] = {"": None}
         seen: set[str] = set()
         for path, steps in self._plan.by_path.items():
@@ -261,7 +261,7 @@ class Preparation:
         return [self._folder_before(name) for name in names]
 
     def _missing_above(self, folder: str) -> Iterator[str]:
-        """``folder`` and those above it that are missing, and the one that the topmost of them will be made in."""
+        """Yield ``folder`` and its parents up to the first one that exists, inclusive."""
         while not os.path.exists(folder):
             yield self._writer.places.name(folder)
             folder = os.path.dirname(folder)
@@ -283,29 +283,29 @@ def _crc32c_after(crc: int, data: bytes | Hole) -> int:
     return crc32c_after_zeros(crc, len(data)) if isinstance(data, Hole) else crc32c(data, crc)
 
 
-def _several(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Chunks in lists of about a window: handing each small one from thread to thread takes longer than making it."""
-    several: list[Chunk] = []
+def _batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield chunks in lists of about a window: passing small chunks singly between threads costs more than making them."""
+    batch: list[Chunk] = []
     size_bytes = 0
     for chunk in chunks:
-        several.append(chunk)
+        batch.append(chunk)
         size_bytes += _CHUNK_COSTS + (0 if isinstance(chunk.data, Hole) else len(chunk.data))
         if size_bytes >= WINDOW_SIZE_BYTES:
-            yield several
-            several, size_bytes = [], 0
-    if several:
-        yield several
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch
 
 
 def folder_like(real: Path) -> Ownership:
-    """Mode and owner of a folder, or for one that is missing, of the nearest one above it."""
+    """Return mode and owner of a folder, or of its nearest existing parent if it is missing."""
     while not real.exists():
         real = real.parent
     return Ownership.of(real.stat())
 
 
-def _ours_above(folder: PurePosixPath) -> Iterator[PurePosixPath]:
-    """A folder inside ``.rmqctl``, those above it up to that, and the one that holds it."""
+def _own_parents(folder: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield a folder inside ``.rmqctl``, its parents up to ``.rmqctl``, and the folder that contains this."""
     yield folder
     for parent in folder.parents:
         yield parent if parent.parts else PurePosixPath()
@@ -317,7 +317,7 @@ def _changed_meanwhile(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan anew")
 
 
-def _built_otherwise(path: str) -> PlanOutOfDateError:
+def _build_differs(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError(
         "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan anew"
     )

@@ -1,4 +1,4 @@
-"""What a journal names is checked before any of it is read or written: a store may come from a stranger, with its journal."""
+"""Check every path in a journal before it is read or written: an untrusted store can contain a hostile journal."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _OURS_IN: Final = re.compile(rf"(?:(?P<outside>/.*)/)?{re.escape(UNDO_FOLDER)}/(
 
 
 def assert_named(journal: Journal, places: Places) -> None:
-    """Raise UsageError where a change writes outside the store to log folders that the user has not named now."""
+    """Raise UsageError if a change writes to log folders outside the store that the operator has not named in this run."""
     unnamed = _unnamed_roots(journal, places)
     if unnamed:
         options = " ".join(f"--commitlog {root}" for root in unnamed)
         raise UsageError(
-            f"{_told_of(journal)} also writes to {', '.join(unnamed)}, which was not named, and is left as it is",
+            f"{_description(journal)} also writes to {', '.join(unnamed)}, which was not named, and is left as it is",
             path=f"{UNDO_FOLDER}/{journal.id}",
             to_do=f"add {options} if that is this store's log, or give the change up with `rmqctl undo --forget {journal.id}`",
         )
 
 
 def assert_nothing_kept_outside(journal: Journal, places: Places) -> None:
-    """Raise UsageError where bytes are kept for a change beside a log folder that the user has not named now."""
+    """Raise UsageError if bytes are kept next to a log folder that the operator has not named in this run."""
     for root in _unnamed_roots(journal, places):
         kept = Path(root).parent / journal.folder
         if kept.is_dir() and not kept.is_relative_to(places.root):
@@ -43,8 +43,11 @@ def assert_nothing_kept_outside(journal: Journal, places: Places) -> None:
 
 
 def assert_trusted(change: Change) -> None:
-    """Raise FailedError or UsageError unless all that the journal and the plan beside it name is a place, a file and a mode
-    that rmqctl itself would have written there."""
+    """Check that journal and plan name only paths, files and modes that rmqctl itself would have written.
+
+    Raises:
+        FailedError, UsageError: one of them differs.
+    """
     try:
         _assert_complete(change)
         for path, steps in change.plan.by_path.items():
@@ -53,31 +56,31 @@ def assert_trusted(change: Change) -> None:
             real = change.writer.places.exact(folder.path) if folder.path else change.writer.root
             if os.path.lexists(real) and not real.is_dir():
                 raise FailedError("no folder stands there", path=folder.path)
-        for path, ours in _own_files(change):
-            _assert_own(change, path, ours)
+        for path, own_file in _own_files(change):
+            _assert_own(change, path, own_file)
     except StoreError as error:
         error.what = (
-            f"{_told_of(change.journal)} names what rmqctl does not write to, and is left as it is: {error.what}"
+            f"{_description(change.journal)} names what rmqctl does not write to, and is left as it is: {error.what}"
         )
         error.to_do = f"look at it; `rmqctl undo --forget {change.journal.id}` gives it up and changes nothing else"
         raise
 
 
 def _unnamed_roots(journal: Journal, places: Places) -> list[str]:
-    told = journal.last("begin").get("writable_roots", [])
-    roots = [str(root) for root in told] if isinstance(told, list) else [str(told)]
+    recorded = journal.last("begin").get("writable_roots", [])
+    roots = [str(root) for root in recorded] if isinstance(recorded, list) else [str(recorded)]
     named = (places.root, *places.writable_roots)
     return [root for root in roots if "\0" in root or Path(os.path.realpath(root)) not in named]
 
 
-def _told_of(journal: Journal) -> str:
+def _description(journal: Journal) -> str:
     kind = journal.last("begin").get("kind")
     said = f"the {kind}" if isinstance(kind, str) else "the change"
     return f"{said} {journal.id} ({journal.state})"
 
 
 def _assert_complete(change: Change) -> None:
-    """Every path of the plan has its record, and every record is of a path of the plan."""
+    """Raise FailedError unless plan and records have the same paths."""
     records, plan = change.records, change.plan
     if plan.id != change.journal.last("begin").get("plan_id"):
         raise FailedError("the plan beside the journal is another one", path=change.journal.folder)
@@ -109,7 +112,7 @@ def _assert_plain(change: Change, path: str, steps: tuple[Step, ...]) -> None:
 
 
 def _own_files(change: Change) -> Iterator[tuple[str, str]]:
-    """The files that the journal says are rmqctl's own, each with the path it belongs to."""
+    """Yield the path in the store and the name of each kept or staged file in the journal."""
     records = change.records
     for original in records.originals.values():
         if original.kept is not None:
@@ -119,7 +122,12 @@ def _own_files(change: Change) -> Iterator[tuple[str, str]]:
 
 
 def _assert_own(change: Change, path: str, name: str) -> None:
-    """One of this change's own files: in its own folder, plain, and with no wider a mode than the store has there."""
+    """Raise FailedError unless a kept or staged file meets these conditions:
+
+    * it is in this change's folder
+    * it is a plain file, or missing
+    * its mode is not wider than that of the store's files there
+    """
     found = _OURS_IN.fullmatch(name)
     places = change.writer.places
     areas = {"" if area.parent == places.root else str(area.parent) for area in places.areas}
@@ -137,7 +145,7 @@ def _assert_own(change: Change, path: str, name: str) -> None:
 
 
 def _widest_mode(change: Change, path: str) -> int:
-    """The bits that a new file may have: those of its folder, and those of the file that it replaces."""
+    """Return the mode bits that a new file may have: those of its folder and of the file that it replaces."""
     bits = OUR_FILE_MODE | (folder_like(change.writer.path(path).parent).mode & FILE_BITS)
     original = change.records.originals[path]
     for name in (path, original.kept or ""):

@@ -1,4 +1,4 @@
-"""Take applied plans back: every byte, every name, every modification time."""
+"""Undo applied plans: restore every byte, every name, every modification time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESUME: Final = "run the command again: it goes on where it stopped"
 
 @dataclass(frozen=True, slots=True)
 class Undoable:
-    """A change whose kept bytes are still there."""
+    """A change whose kept bytes are still stored."""
 
     id: str
     state: str
@@ -47,9 +47,9 @@ class Undoable:
 
 @dataclass(frozen=True, slots=True)
 class UndoItem:
-    """One path that undo brings back: ``what`` happens to it, and its length and time afterwards (null: it is gone).
+    """A path that undo restores: ``what`` happens to it, and its length and time afterwards (None: it is removed).
 
-    ``ranges`` are the bytes that are put back, (offset, size): the whole file, or only what the change overwrote or cut.
+    ``ranges`` are the restored bytes, (offset, size): the whole file, or only those that the change overwrote or cut off.
     """
 
     path: str
@@ -61,9 +61,9 @@ class UndoItem:
 
 @dataclass(frozen=True, slots=True)
 class UndoReport:
-    """What undo would do or has done. ``later_folders`` keep their times, for something else has used them since.
+    """The paths that an undo restores or has restored. ``later_folders`` keep their times, as they were used since.
 
-    ``state`` is how far the change had come. One that was interrupted has no ``items``: it is finished or taken back first.
+    ``state`` is the state of the change. An interrupted change has no ``items``: it is finished or taken back first.
     """
 
     id: str
@@ -74,7 +74,7 @@ class UndoReport:
 
 
 def list_undo(root: Path | str) -> list[Undoable]:
-    """Changes that can be undone or are unfinished, newest first. Reads only."""
+    """Return the changes that can be undone or are unfinished, newest first. The store is only read."""
     found = []
     for head in reversed(list(heads(root))):
         kind, policy, plan_id = map(head.text, ("kind", "policy", "plan_id"))
@@ -94,27 +94,31 @@ def undo(
     on_progress: Callable[[int], None] | None = None,
     ops: FileOps | None = None,
 ) -> UndoReport:
-    """Take back the change ``id``, or the newest. Without ``apply`` only looks, and changes nothing.
+    """Undo the change ``id``, or the newest one. Without ``apply`` the store is only read.
 
-    An interrupted change is finished or taken back first (``on_settled`` hears of it); where that took it back, nothing is left to do.
-    Raises UsageError (no such change, or one that reaches outside the store to other folders than ``writable_roots``),
-    PlanOutOfDateError (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O;
-    then going on is a matter of running it again).
+    Interrupted changes are finished or taken back first, and reported to ``on_settled``; if that took this change back,
+    there is nothing to undo.
+
+    Raises:
+        UsageError: no such change, or it writes outside the store to folders that are not among ``writable_roots``.
+        PlanOutOfDateError: another program has changed the files since.
+        StoreInUseError: a broker or another command uses the store.
+        FailedError: the kept bytes are damaged, or an I/O error; another run continues where this one stopped.
     """
     if not apply:
         journal = _undoable(Path(root), id)
         if not journal.state.finished:
             return UndoReport(journal.id, (), (), False, str(journal.state))
         with Writer(root, writable_roots=writable_roots, ops=ops) as writer:
-            return _looked_at(_trusted(writer, journal), False)
+            return _checked_report(_trusted_change(writer, journal), False)
     with changing(root, writable_roots, lock, ops) as (writer, held):
         named = _undoable(writer.root, id)
         settle(writer, held, on_settled)
         if not named.state.finished and named.id not in list_ids(writer.root):
             return UndoReport(named.id, (), (), True, str(named.state))
         journal = _find(writer.root, named.id)
-        change = _trusted(writer, journal, _adding(on_progress))
-        report = _looked_at(change, True)
+        change = _trusted_change(writer, journal, _summing(on_progress))
+        report = _checked_report(change, True)
         try:
             assert_room_back(change)
             journal.mark(writer, State.UNDOING, later_folders=report.later_folders)
@@ -134,10 +138,15 @@ def forget(
     lock: StoreLock | None = None,
     ops: FileOps | None = None,
 ) -> None:
-    """Give up the bytes kept for a change: it can never be undone. ``abandon``: also one that is unfinished, as it stands.
+    """Remove the bytes kept for a change, which can then never be undone.
 
-    Raises UsageError (no such change, or unfinished, or bytes are kept beside a log folder that is not among
-    ``writable_roots``), StoreInUseError, FailedError.
+    ``abandon``: also forget an unfinished change, and leave the store in its present state.
+
+    Raises:
+        UsageError: no such change, it is unfinished, or bytes are kept next to a log folder that is not among
+            ``writable_roots``.
+        StoreInUseError: a broker or another command uses the store.
+        FailedError: I/O error.
     """
     _find(Path(root), id)
     with changing(root, writable_roots, lock, ops) as (writer, _):
@@ -157,9 +166,9 @@ def forget(
 
 
 def _find(root: Path, id: str | None) -> Journal:
-    for one in reversed(list_ids(root)):
-        if id in (None, one):
-            return read_journal(root, one)
+    for change_id in reversed(list_ids(root)):
+        if id in (None, change_id):
+            return read_journal(root, change_id)
     raise UsageError(
         f"there is no change {id!r} to undo" if id else "there is nothing to undo", to_do="see `rmqctl undo --list`"
     )
@@ -172,15 +181,15 @@ def _undoable(root: Path, id: str | None) -> Journal:
     return journal
 
 
-def _trusted(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
-    """The change of a journal that names nothing but what rmqctl itself may have written where ``writer`` may write."""
+def _trusted_change(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
+    """Read a journal's change, after checking that it names only what rmqctl may have written in places of ``writer``."""
     assert_named(journal, writer.places)
     change = Change.read(writer, journal, advance)
     assert_trusted(change)
     return change
 
 
-def _adding(on_progress: Callable[[int], None] | None) -> Advance:
+def _summing(on_progress: Callable[[int], None] | None) -> Advance:
     done = 0
 
     def advance(size_bytes: int) -> None:
@@ -192,25 +201,25 @@ def _adding(on_progress: Callable[[int], None] | None) -> Advance:
     return advance
 
 
-def _looked_at(change: Change, applied: bool) -> UndoReport:
-    """Check that all is as the change left it and that what it kept is whole, and say what undo does."""
-    left = left_of(change.journal)
+def _checked_report(change: Change, applied: bool) -> UndoReport:
+    """Check that files are as the change left them and that kept bytes are whole. Return what undo restores."""
+    states = left_of(change.journal)
     try:
         for path in change.plan.by_path:
-            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != left.get(path):
+            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _state_of(change, path) != states.get(path):
                 raise PlanOutOfDateError(
                     f"something else has changed the file since {change.journal.id}",
                     path=path,
                     to_do=_later_change(change, path) or "copy aside what you need; undo would overwrite it",
                 )
         assert_can_go_back(change)
-        later = tuple(path for path in change.records.folders if _used_later(change, path, left))
+        later = tuple(path for path in change.records.folders if _used_later(change, path, states))
     except OSError as error:
         raise failed(error, f"cannot look at what {change.journal.id} changed") from error
     return UndoReport(change.journal.id, tuple(_items(change)), later, applied)
 
 
-def _found(change: Change, path: str) -> Left:
+def _state_of(change: Change, path: str) -> Left:
     real = change.writer.path(path)
     if not real.exists():
         return Left(path)
@@ -218,15 +227,15 @@ def _found(change: Change, path: str) -> Left:
     return Left(path, found.size_bytes, found.crc32c)
 
 
-def _used_later(change: Change, path: str, left: Mapping[str, Left]) -> bool:
-    """Whether names in a folder have changed since we left it; then its time is not ours to set back."""
+def _used_later(change: Change, path: str, states: Mapping[str, Left]) -> bool:
+    """Return True if a folder's time has changed since the change, so that undo must not set it back."""
     real = change.writer.path(path)
-    then = left[path].mtime_ns if path in left else None
-    return then is not None and real.exists() and real.stat().st_mtime_ns != then
+    mtime_ns = states[path].mtime_ns if path in states else None
+    return mtime_ns is not None and real.exists() and real.stat().st_mtime_ns != mtime_ns
 
 
 def _later_change(change: Change, path: str) -> str | None:
-    """Advice where a later change of ours has touched a path."""
+    """Return advice if a later change of rmqctl has touched a path."""
     ids = list_ids(change.writer.root)
     for id in reversed(ids[ids.index(change.journal.id) + 1 :]):
         journal = read_journal(change.writer.root, id)
@@ -247,5 +256,5 @@ def _items(change: Change) -> Iterator[UndoItem]:
             what = "restore bytes" if ranges else "restore time"
             yield UndoItem(path, what, original.size_bytes, original.mtime_ns, ranges)
         else:
-            whole = (0, original.size_bytes)
-            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns, (whole,))
+            whole_file = (0, original.size_bytes)
+            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns, (whole_file,))

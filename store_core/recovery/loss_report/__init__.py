@@ -1,1 +1,1 @@
-"""The loss report as data: who lost what, since when, who is affected, and a map of the log. Reads only."""
+"""Build the loss report as data: lost messages, their times, affected groups, and a map of the log. Reads only."""

@@ -1,4 +1,4 @@
-"""Who notices a loss: consumer groups and the services that deliver delayed messages (store behaviour 12)."""
+"""Find the consumer groups and delay services that a loss affects (store behaviour 12)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Spans = Mapping[str, Mapping[int, QueueSpan]]
 
 
 def affected_groups(queues: Sequence[QueueLoss], offsets: Offsets, ends: Spans) -> tuple[GroupLoss, ...]:
-    """Groups with progress in a queue that loses something, or behind the end that a queue will have.
+    """Return the groups with progress in a queue that loses messages, or after a queue's future end.
 
-    ``offsets`` are (group, topic, queue id) to the next queue offset; ``ends`` the queues as they will be.
+    ``offsets``: next queue offset by (group, topic, queue id). ``ends``: the queues after the start or the plan.
     """
     lost = {QueueKey(queue.topic, queue.queue_id): queue.ranges for queue in queues}
     found = []
@@ -37,13 +37,13 @@ def affected_groups(queues: Sequence[QueueLoss], offsets: Offsets, ends: Spans) 
         end = span.max_offset if span is not None else 0 if key in lost else None
         beyond_end = end is not None and offset > end
         if key in lost or beyond_end:
-            position, consumed, missed = _seen_from(offset, lost.get(key, ()))
+            position, consumed, missed = _position_of(offset, lost.get(key, ()))
             found.append(GroupLoss(group, topic, queue_id, offset, position, consumed, missed, end, beyond_end))
     return tuple(found)
 
 
-def _seen_from(offset: int, ranges: Sequence[LostRange]) -> tuple[Position, int, int]:
-    """Where progress lies among lost ranges, and how many lost messages lie before and at or behind it."""
+def _position_of(offset: int, ranges: Sequence[LostRange]) -> tuple[Position, int, int]:
+    """Return the position of progress among lost ranges, and how many lost messages are before it, and not before it."""
     consumed = sum(_part_before(offset, lost) for lost in ranges)
     missed = sum(lost.messages for lost in ranges) - consumed
     place = bisect_right(ranges, offset, key=lambda lost: lost.first_queue_offset) - 1
@@ -60,21 +60,21 @@ def _part_before(offset: int, lost: LostRange) -> int:
 
 
 def delayed_losses(queues: Iterable[QueueLoss], config: ConfigFiles) -> tuple[DelayedLoss, ...]:
-    """Lost messages of the delay levels and of the timer, and how many of them nobody has got yet."""
+    """Return the losses of the delay levels and of the timer, with the number of messages not yet delivered."""
     levels = config.delay_levels
     timer_offset = config.timer_check.last_timer_queue_offset if config.timer_check is not None else 0
     found = []
     for queue in queues:
         if queue.topic == paths.SCHEDULE_TOPIC:
             level = queue.queue_id + 1
-            waiting = _seen_from(levels.get(level, 0), queue.ranges)[2]
+            waiting = _position_of(levels.get(level, 0), queue.ranges)[2]
             found.append(DelayedLoss(queue.topic, queue.queue_id, level, queue.messages, waiting))
         elif queue.topic == timer.TIMER_TOPIC:
-            waiting = _seen_from(timer_offset, queue.ranges)[2]
+            waiting = _position_of(timer_offset, queue.ranges)[2]
             found.append(DelayedLoss(queue.topic, queue.queue_id, None, queue.messages, waiting))
     return tuple(found)
 
 
 def early_deliveries(early: Iterable[EarlyDelivery]) -> tuple[EarlyDeliveries, ...]:
-    """How many delayed messages come at once, by the topic they are for."""
+    """Count the delayed messages that a broker delivers at once, by destination topic."""
     return tuple(EarlyDeliveries(topic, count) for topic, count in sorted(Counter(e.topic for e in early).items()))

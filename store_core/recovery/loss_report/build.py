@@ -1,4 +1,4 @@
-"""The loss report of a recovery or a prediction: one walk over the log, and what queues and config files tell besides."""
+"""Build the loss report of a recovery or a prediction from one walk over the log, queues and config files."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from store_core.storage.store import Store
 
 
 def identity_of(store: Store) -> StoreIdentity:
-    """Path, size and a digest over the list of files; log folders outside the root are listed with their full paths."""
+    """Return path, size and a digest over the list of files; files outside the root are listed with full paths."""
     digest, files, size_bytes = hashlib.sha256(), 0, 0
-    for name, info in _listed(store):
+    for name, info in _files_of(store):
         digest.update(os.fsencode(f"{name}\t{info.st_size}\t{info.st_mtime_ns}\n"))
         files += 1
         size_bytes += info.st_size
     return StoreIdentity(str(store.root), files, size_bytes, digest.hexdigest())
 
 
-def _listed(store: Store) -> Iterator[tuple[str, os.stat_result]]:
+def _files_of(store: Store) -> Iterator[tuple[str, os.stat_result]]:
     for root in (store.root, *sorted(store.settings.outside_paths)):
         for folder, folders, names in os.walk(root):
             if folder == str(store.root) and paths.OURS in folders:
@@ -62,7 +62,7 @@ def _listed(store: Store) -> Iterator[tuple[str, os.stat_result]]:
                 path = Path(folder, name)
                 try:
                     yield store.relative(path), path.lstat()
-                except OSError:  # gone meanwhile
+                except OSError:  # a broker may have removed it since
                     continue
 
 
@@ -77,10 +77,13 @@ def loss_report(
     made_timestamp_ms: int,
     on_progress: Progress | None = None,
 ) -> LossReport:
-    """Everything a loss report tells, about the store as it stands: make it before a plan is carried out.
+    """Build the loss report of the store as it is, so before the plan is applied. The store is only read.
 
-    ``found`` is what ``recover`` or ``predict`` gave for this very store. Reads only, and holds in memory what grows with
-    the number of lost runs, damaged stretches and segments. Raises FailedError where a segment cannot be read.
+    ``found`` is the result of ``recover`` or ``predict`` for this very store. Memory grows with the number of lost runs,
+    damaged ranges and segments.
+
+    Raises:
+        FailedError: a segment cannot be read.
     """
     recovery = found if isinstance(found, Recovery) else None
     prediction = found.prediction if isinstance(found, Recovery) else found
@@ -91,7 +94,7 @@ def loss_report(
 
 
 class _Walk:
-    """What one walk over the log collects."""
+    """The data that one walk over the log collects."""
 
     def __init__(self, store: Store, prediction: Prediction, recovery: Recovery | None) -> None:
         outcome = prediction.outcome
@@ -100,8 +103,8 @@ class _Walk:
         self.stretches = Stretches()
         self.lost_places = Places()
         runs = [outcome.lost] if outcome.thrown_away == outcome.lost else [outcome.lost, outcome.thrown_away]
-        self.cut_runs = [RunTimes(each, lambda table: _from(table, cut)) for each in runs]
-        self.other_runs = [RunTimes(each, lambda table: ~_from(table, cut)) for each in runs]
+        self.cut_runs = [RunTimes(lost_runs, lambda table: _from_cut(table, cut)) for lost_runs in runs]
+        self.other_runs = [RunTimes(lost_runs, lambda table: ~_from_cut(table, cut)) for lost_runs in runs]
         kept_runs = recovery.lost if recovery is not None else ()
         self.run_places = places_of(store, kept_runs, self.lost_places)
         self.kept_runs = RunTimes(kept_runs, is_bad, neighbours=True, places=self.lost_places)
@@ -127,22 +130,25 @@ class _Walk:
             self.last_timestamp_ms = int(table.store_timestamp_ms[good[-1]])
 
     def broker_spans(self) -> Mapping[LostRun, TimeSpan]:
-        """Of a run's messages those behind the cut count first: older generations of a topic have the same numbers."""
+        """Return the times of lost runs, from messages after the cut if there are any.
+
+        Messages before the cut may be of an older generation of the topic, which has the same queue offsets.
+        """
         return {run: span for runs in (*self.other_runs, *self.cut_runs) for run, span in runs.own_spans().items()}
 
     def kept_spans(self) -> Mapping[LostRun, TimeSpan]:
-        """By the records' own heads, else by their places' neighbours in the log, else by the queue's."""
+        """Return the times of lost runs: from the records' heads, else from neighbours in the log, else in the queue."""
         spans = self.kept_runs.between_neighbours()
         for run, place in self.run_places.items():
             around = self.stretches.around(place.first_phy_offset, place.last_phy_offset)
             if around.time_from is not None:
-                spans[run] = _narrower(around, spans.get(run, TimeSpan()))
+                spans[run] = _closed_by(around, spans.get(run, TimeSpan()))
         for run, own in self.kept_runs.own_spans().items():
-            spans[run] = own if run.messages == 1 else _joined((own, spans[run]))
+            spans[run] = own if run.messages == 1 else _span_over((own, spans[run]))
         return spans
 
 
-def _from(table: FrameTable, cut: int | None) -> NDArray[np.bool_]:
+def _from_cut(table: FrameTable, cut: int | None) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = table.phy_offset >= (cut or 0)
     return mask
 
@@ -175,7 +181,7 @@ class _Report:
             kept,
             self.recovery.losses if self.recovery is not None else losses_predicted(self.store, outcome),
             tuple(strips),
-            _counted(self.recovery.findings if self.recovery else ()),
+            _count_by_code(self.recovery.findings if self.recovery else ()),
             (*self.prediction.notes, *(self.recovery.notes if self.recovery else ()))[:_MOST_NOTES],
         )
 
@@ -282,14 +288,17 @@ def _queue_losses(runs: Iterable[LostRun], spans: Mapping[LostRun, TimeSpan]) ->
         )
         by_queue.setdefault((run.topic, run.queue_id), []).append(lost)
     return tuple(
-        QueueLoss(topic, queue_id, tuple(ranges), _joined([lost.span for lost in ranges]))
+        QueueLoss(topic, queue_id, tuple(ranges), _span_over([lost.span for lost in ranges]))
         for (topic, queue_id), found in sorted(by_queue.items())
         for ranges in (sorted(found, key=lambda lost: lost.first_queue_offset),)
     )
 
 
-def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
-    """The span over all; open where one of them is open. Its times are the records' own where all are."""
+def _span_over(spans: Sequence[TimeSpan]) -> TimeSpan:
+    """Return the span over all spans; an end is open if it is open in one of them.
+
+    Its times are the records' own if those of all spans are.
+    """
     firsts = [span.first_timestamp_ms for span in spans]
     lasts = [span.last_timestamp_ms for span in spans]
     first = min((t for t in firsts if t is not None), default=None) if None not in firsts else None
@@ -300,12 +309,12 @@ def _joined(spans: Sequence[TimeSpan]) -> TimeSpan:
     return TimeSpan(first, last, "records" if own else "neighbours")
 
 
-def _narrower(span: TimeSpan, other: TimeSpan) -> TimeSpan:
-    """The first one, with an open end closed by the other's."""
+def _closed_by(span: TimeSpan, other: TimeSpan) -> TimeSpan:
+    """Return ``span``, with open ends taken from ``other``."""
     first = other.first_timestamp_ms if span.first_timestamp_ms is None else span.first_timestamp_ms
     last = other.last_timestamp_ms if span.last_timestamp_ms is None else span.last_timestamp_ms
     return TimeSpan(first, last, span.time_from)
 
 
-def _counted(findings: Iterable[Finding]) -> dict[str, int]:
+def _count_by_code(findings: Iterable[Finding]) -> dict[str, int]:
     return dict(sorted(Counter(f.code for f in findings if f.severity != "info").items()))

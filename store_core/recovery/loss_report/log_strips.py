@@ -1,4 +1,4 @@
-"""A map of the log: each segment as a strip of spans, exact while there are few, coarser where there are many.
+"""Draw a map of the log with a strip of spans for each segment: exact if they are few, else coarser.
 
 Memory grows with the number of segments and is bounded for each of them, whatever the damage.
 """
@@ -19,12 +19,12 @@ from store_core.scan.log import nominal_end
 from store_core.storage.store import Store
 
 SpanKind = Literal["good", "blank", "unused", "zero", "stale", "damaged", "hole", "lost"]
-# From what matters least to what matters most: of spans that are drawn as one, the last of these is shown.
+# In rising order of importance: spans that are drawn as one get the last of their kinds.
 KINDS: Final[tuple[SpanKind, ...]] = ("unused", "blank", "good", "zero", "stale", "hole", "damaged", "lost")
 BAD_KINDS: Final = frozenset[SpanKind](("zero", "stale", "hole", "damaged", "lost"))
 _MAY_HAVE_HELD: Final = frozenset[SpanKind](("zero", "stale", "hole", "damaged"))
-_MOST_SPANS: Final = 20_000  # in a report
-_SPANS_PER_SEGMENT: Final = (8, 400)  # at least, at most
+_MOST_SPANS: Final = 20_000  # in a whole report
+_SPANS_PER_SEGMENT: Final = (8, 400)  # minimum, maximum
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 Ints = NDArray[np.int64]
@@ -41,7 +41,7 @@ for _frame, _kind in (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a segment that holds one kind of thing."""
+    """A range of a segment with bytes of one kind."""
 
     kind: SpanKind
     phy_offset: int
@@ -54,8 +54,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SegmentStrip:
-    """One segment. ``totals`` are bytes by kind, exact; ``spans`` cover the segment in order. ``is_aggregated``: near ones
-    were joined, and show the worst of what they hold. ``is_missing``: there is no file. ``fate`` is what the broker does.
+    """A segment on the map.
+
+    * ``totals``: exact bytes by kind
+    * ``spans``: cover the segment in order; if ``is_aggregated``, near spans were joined and have the worst of their kinds
+    * ``is_missing``: there is no file
+    * ``fate``: the segment's state after the broker's start
     """
 
     name: str
@@ -96,7 +100,7 @@ class _Strip:
 
 
 class LogMapper:
-    """Sees every table of a walk; afterwards ``strips`` gives the map."""
+    """Collects the map from all tables of a walk; afterwards ``strips`` yields it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -140,26 +144,29 @@ class LogMapper:
 
     def _coarsen(self, strip: _Strip) -> None:
         cell = max((strip.end - strip.start) // self._most, 1)
-        strip.spans = _joined(strip.spans, strip.start, cell)
+        strip.spans = _joined_spans(strip.spans, strip.start, cell)
         strip.is_aggregated = True
 
     def strips(
         self, lost: tuple[Ints, Ints], max_phy_offset: int | None = None, deleted: Sequence[str] = ()
     ) -> Iterator[SegmentStrip]:
-        """The map. ``lost`` are (starts, ends) of records that are lost, in order; they show where nothing good stands.
+        """Yield the strips of the map.
 
-        ``max_phy_offset``: where a broker would cut the log; ``deleted`` names the files it would delete.
+        Args:
+            lost: (starts, ends) of lost records in log order; they are drawn only over ranges without good records.
+            max_phy_offset: offset at which a broker would cut the log.
+            deleted: names of the files that a broker would delete.
         """
         for strip in self._strips:
             _mark_lost(strip, lost)
         self._report_unused()
-        gone = frozenset(deleted)
+        deleted_names = frozenset(deleted)
         for strip in self._strips:
             if len(strip.spans) > self._most:
                 self._coarsen(strip)
             is_cut = max_phy_offset is not None and strip.end > max_phy_offset and _is_used(strip, max_phy_offset)
             fate: Literal["kept", "cut", "deleted"] = "cut" if is_cut else "kept"
-            fate = "deleted" if strip.name in gone else fate
+            fate = "deleted" if strip.name in deleted_names else fate
             yield SegmentStrip(
                 strip.name,
                 strip.start,
@@ -172,7 +179,7 @@ class LogMapper:
             )
 
     def _report_unused(self) -> None:
-        """Zeros behind everything else were never written."""
+        """Mark the zeros at the end of the log as unused: they were never written."""
         for strip in reversed(self._strips):
             last = strip.spans[-1]
             if last.kind != "zero":
@@ -185,14 +192,14 @@ class LogMapper:
 
 
 def kinds_of(table: FrameTable) -> NDArray[np.int64]:
-    """What each row is on the map, as numbers of ``KINDS``; a message with a wrong checksum is damaged."""
+    """Return the kind of each row as an index of ``KINDS``; a message with a wrong checksum is damaged."""
     kinds: NDArray[np.int64] = _OF_FRAME[table.kind].astype(np.int64)
     kinds[is_bad(table)] = KINDS.index("damaged")
     return kinds
 
 
 def is_bad(table: FrameTable) -> NDArray[np.bool_]:
-    """Mask of the messages whose head can be read and whose checksum is wrong."""
+    """Return the mask of messages with a readable head and a wrong checksum."""
     mask: NDArray[np.bool_] = table.messages & np.isin(table.code, _BAD_CODES)
     return mask
 
@@ -208,8 +215,8 @@ def _append(spans: list[Span], span: Span) -> None:
     spans.append(span)
 
 
-def _joined(spans: Sequence[Span], origin: int, cell: int) -> list[Span]:
-    """Spans that begin in the same cell of ``cell`` bytes become one, of the kind that matters most."""
+def _joined_spans(spans: Sequence[Span], origin: int, cell: int) -> list[Span]:
+    """Join spans that start in the same cell of ``cell`` bytes, with the most important of their kinds."""
     joined: list[Span] = []
     for span in spans:
         before = joined[-1] if joined else None
@@ -225,7 +232,7 @@ def _joined(spans: Sequence[Span], origin: int, cell: int) -> list[Span]:
 
 
 def _mark_lost(strip: _Strip, lost: tuple[Ints, Ints]) -> None:
-    """Cut the lost records out of the spans that hold nothing good."""
+    """Cut the lost records out of the spans without good records."""
     starts, ends = lost
     spans: list[Span] = []
     for span in strip.spans:

@@ -1,4 +1,4 @@
-"""Where lost records lie in the log, as far as queue entries tell."""
+"""Find the offsets in the log of lost records from their queue entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_HELD: Final = 1 << 18
 
 @dataclass(slots=True)
 class Places:
-    """A set of ranges of the log; those that touch are joined from time to time, so that memory stays small."""
+    """A set of ranges of the log. Adjoining ranges are merged when many are held, which bounds memory."""
 
     _starts: list[Ints] = field(default_factory=list)
     _ends: list[Ints] = field(default_factory=list)
@@ -33,10 +33,10 @@ class Places:
         if self._held > _MOST_HELD:
             merged = self.merged()
             self._starts, self._ends = [merged[0]], [merged[1]]
-            self._held = len(merged[0]) // 2  # what cannot be joined must not be tried again and again
+            self._held = len(merged[0]) // 2  # so that ranges that do not merge are not tried at every call
 
     def merged(self) -> tuple[Ints, Ints]:
-        """(starts, ends) in order, none touching another."""
+        """Return (starts, ends) in log order, of ranges that do not touch each other."""
         empty = np.zeros(0, np.int64)
         starts, ends = np.concatenate([*self._starts, empty]), np.concatenate([*self._ends, empty])
         order = np.argsort(starts, kind="stable")
@@ -55,9 +55,9 @@ class RunPlace:
 
 
 def places_of(store: Store, runs: Iterable[LostRun], places: Places) -> dict[LostRun, RunPlace]:
-    """Where the queues' own entries put each run's records; a run none of whose entries is left is not in the answer.
+    """Return the place of each run's records by its queue entries, and add their ranges to ``places``.
 
-    Batch queues are left out: their entries are not found by number.
+    Runs without a remaining entry are left out, and those of batch queues, whose entries are not found by queue offset.
     """
     found = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""When lost messages were stored: by their own records, else between the nearest messages that are known."""
+"""Find the store times of lost messages: from their own records, else from the nearest known messages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LATEST: Final = np.iinfo(np.int64).max
 
 
 class _QueueRuns:
-    """Lost runs of one queue, and what the walk has shown of them: columns with one element a run.
+    """Lost runs of a queue with the times that a walk found: columns with one element for each run.
 
-    ``low`` and ``high`` are the first and last store time of the runs' own records; ``before`` and ``after`` the store
-    times of the nearest good messages of the queue, whose numbers are ``before_number`` and ``after_number``.
+    ``low`` and ``high`` are the first and last store time of the runs' own records, in ms; ``before`` and ``after`` the
+    store times of the nearest good messages of the queue, whose queue offsets are ``before_number`` and ``after_number``.
     """
 
     def __init__(self, runs: Sequence[LostRun]) -> None:
@@ -43,7 +43,7 @@ class _QueueRuns:
         self.after_number, self.after = np.full(count, _LATEST), np.full(count, _NONE, np.int64)
 
     def holds(self, numbers: Ints) -> tuple[Ints, Mask]:
-        """The run of each queue offset, and whether it lies in one."""
+        """Return the index of the run at or before each queue offset, and a mask of the offsets inside their run."""
         place = np.searchsorted(self.first, numbers, "right") - 1
         return place, (place >= 0) & (numbers <= self.last[np.maximum(place, 0)])
 
@@ -64,10 +64,10 @@ class _QueueRuns:
 
 
 class RunTimes:
-    """Sees every table of a walk and remembers the store times of lost runs.
+    """Collects the store times of lost runs from all tables of a walk.
 
-    ``is_own(table)`` masks the messages that may be lost ones themselves; their places are noted in ``places``. With
-    ``neighbours`` the nearest good messages of the same queue are remembered too. Memory grows with the runs only.
+    ``is_own(table)`` masks the messages that may be lost ones themselves; their ranges are added to ``places``. With
+    ``neighbours`` the nearest good messages of the same queue are kept too. Memory grows only with the number of runs.
     """
 
     def __init__(
@@ -105,21 +105,21 @@ class RunTimes:
                 continue
             key = QueueKey(names[int(table.topic_id[part[0]])], int(table.queue_id[part[0]]))
             if key in self._queues:
-                self._look(self._queues[key], table, part, own[part], bad[part])
+                self._add_rows(self._queues[key], table, part, own[part], bad[part])
 
-    def _look(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
+    def _add_rows(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
         numbers, times = table.queue_offset[rows], table.store_timestamp_ms[rows]
         place, inside = runs.holds(numbers)
-        mine = inside & own
-        runs.add_own(place[mine], times[mine])
-        if self._places is not None and mine.any():
-            self._places.add(table.phy_offset[rows[mine]], table.size_bytes[rows[mine]])
+        own_inside = inside & own
+        runs.add_own(place[own_inside], times[own_inside])
+        if self._places is not None and own_inside.any():
+            self._places.add(table.phy_offset[rows[own_inside]], table.size_bytes[rows[own_inside]])
         good = ~inside & ~bad
         if self._neighbours and good.any():
             runs.add_neighbours(numbers[good], times[good])
 
     def own_spans(self) -> dict[LostRun, TimeSpan]:
-        """The runs some of whose own records were seen."""
+        """Return the times of the runs of which the walk found own records."""
         return {
             run: TimeSpan(int(queue.low[i]), int(queue.high[i]), "records")
             for queue in self._queues.values()
@@ -128,7 +128,7 @@ class RunTimes:
         }
 
     def between_neighbours(self) -> dict[LostRun, TimeSpan]:
-        """Every run, between the nearest good messages of its queue."""
+        """Return for every run the times of the nearest good messages of its queue."""
         return {
             run: between(int(queue.before[i]), int(queue.after[i]))
             for queue in self._queues.values()
@@ -137,7 +137,7 @@ class RunTimes:
 
 
 def between(before: int, after: int) -> TimeSpan:
-    """The span between two store times, either of which may be unknown (negative)."""
+    """Return the span between two store times in ms; a negative time is unknown."""
     first, last = (before if before >= 0 else None), (after if after >= 0 else None)
     if first is not None and last is not None and last < first:  # a clock was set back
         first, last = last, first
@@ -145,12 +145,12 @@ def between(before: int, after: int) -> TimeSpan:
 
 
 class Stretches:
-    """Stretches of the log that hold nothing good, each with the store times of the good messages around it."""
+    """Ranges of the log without good messages, each with the store times of the good messages around it."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array("q"), array("q")
         self._before, self._after = array("q"), array("q")
-        self._open = 0  # the first stretch behind which no good message has come yet
+        self._open = 0  # the first range after which no good message has come yet
         self._last = _NONE
 
     def add(self, table: FrameTable) -> None:
@@ -162,10 +162,10 @@ class Stretches:
         if len(places):
             self._close(int(times[places[0]]))
         edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]])))
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            following = int(np.searchsorted(places, begin))
-            self._starts.append(int(table.phy_offset[begin]))
-            self._ends.append(int(table.phy_offset[end - 1] + table.size_bytes[end - 1]))
+        for first_row, end_row in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            following = int(np.searchsorted(places, first_row))
+            self._starts.append(int(table.phy_offset[first_row]))
+            self._ends.append(int(table.phy_offset[end_row - 1] + table.size_bytes[end_row - 1]))
             self._before.append(int(times[places[following - 1]]) if following else self._last)
             self._after.append(_NONE)
             if following < len(places):
@@ -179,12 +179,12 @@ class Stretches:
         self._open = len(self._after)
 
     def around(self, first_phy_offset: int, last_phy_offset: int) -> TimeSpan:
-        """Between which good messages two places of the log lie; nothing where they lie in no stretch."""
-        first, last = self._at(first_phy_offset), self._at(last_phy_offset)
+        """Return the times of the good messages around two log offsets; an empty span if one is in no range."""
+        first, last = self._range_at(first_phy_offset), self._range_at(last_phy_offset)
         if first is None or last is None:
             return TimeSpan()
         return between(self._before[first], self._after[last])
 
-    def _at(self, phy_offset: int) -> int | None:
+    def _range_at(self, phy_offset: int) -> int | None:
         number = bisect_right(self._starts, phy_offset) - 1
         return number if number >= 0 and phy_offset < self._ends[number] else None

@@ -1,7 +1,10 @@
-"""The loss report as data: what its JSON form holds, member by member.
+"""Define the loss report as data, with the members of its JSON form.
 
-Times are store times in ms since the epoch. ``time_from`` says where a span comes from: ``records``, the lost records'
-own times; ``neighbours``, the nearest known messages around them, between which they were stored; None: nobody knows.
+Times are store times in ms since the epoch. ``time_from`` is the source of a span:
+
+* ``records``: the lost records' own times
+* ``neighbours``: the times of the nearest known messages, between which the lost ones were stored
+* None: the times are unknown
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ Position = Literal["before", "in", "between", "beyond"]
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """Between which store times something was stored; an open end is None."""
+    """The first and last store time of messages; an open end is None."""
 
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
@@ -50,7 +53,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoss:
-    """All that one queue loses; ``ranges`` in order, ``span`` over all of them."""
+    """The losses of a queue; ``ranges`` in order, ``span`` over all of them."""
 
     topic: str
     queue_id: int
@@ -82,12 +85,13 @@ class QueueLoss:
 
 @dataclass(frozen=True, slots=True)
 class GroupLoss:
-    """A consumer group and what a queue loses, as the group's own progress sees it.
+    """The losses of a queue by the progress of a consumer group.
 
-    ``offset`` is the next queue offset it would consume. ``position`` is where that lies: ``before`` all lost offsets,
-    ``in`` a lost range, ``between`` two of them, or ``beyond`` the last. ``consumed_messages`` of the lost ones it had
-    consumed, ``missed_messages`` it had not. ``beyond_end``: its progress lies behind the end that the queue will have,
-    so that it would pass over new messages with the lost ones' numbers; ``max_offset`` is that end.
+    * ``offset``: the next queue offset that the group would consume
+    * ``position``: of that offset: ``before`` all lost ones, ``in`` a lost range, ``between`` two, or ``beyond`` the last
+    * ``consumed_messages``: lost messages that the group had consumed; ``missed_messages``: those it had not
+    * ``beyond_end``: the progress is after ``max_offset``, the queue's future end, so that the group would skip new
+      messages with the lost ones' queue offsets
     """
 
     group: str
@@ -107,10 +111,10 @@ class GroupLoss:
 
 @dataclass(frozen=True, slots=True)
 class OpenHalf:
-    """A half message of a transaction that nothing in the log decides.
+    """A half message of a transaction without a decision in the log.
 
-    ``decision_lost``: something did, and goes with the loss. ``call_again``: its number is not below the check service's
-    progress, so that a broker asks its producer again.
+    ``decision_lost``: it had a decision, which is lost. ``call_again``: its queue offset is not below the check service's
+    progress, so a broker asks its producer again.
     """
 
     queue_id: int
@@ -127,8 +131,11 @@ class OpenHalf:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessages:
-    """``open_messages`` in all, of which ``listed`` are told one by one; ``lost_messages`` half messages are lost
-    themselves. ``lost_operations``: lost records that told of decisions, so that some of the open ones may be decided.
+    """Counts of half messages.
+
+    * ``open_messages``: half messages without a decision, of which ``listed`` has the first ones
+    * ``lost_messages``: half messages that are lost themselves
+    * ``lost_operations``: lost records of decisions, so that some of the open messages may have been decided
     """
 
     open_messages: int = 0
@@ -140,8 +147,10 @@ class HalfMessages:
 
 @dataclass(frozen=True, slots=True)
 class DelayedLoss:
-    """Lost delayed messages of a delay level, or of the timer (``delay_level`` None). ``not_delivered`` of them lie at or
-    behind the delivering service's progress: nobody has got them."""
+    """Lost delayed messages of a delay level, or of the timer (``delay_level`` None).
+
+    ``not_delivered`` of them are not before the service's progress, so no consumer got them.
+    """
 
     topic: str
     queue_id: int
@@ -152,7 +161,7 @@ class DelayedLoss:
 
 @dataclass(frozen=True, slots=True)
 class EarlyDeliveries:
-    """Delayed messages that a broker would deliver at once, by the topic they are for."""
+    """The number of delayed messages for a topic that a broker would deliver at once."""
 
     topic: str
     messages: int
@@ -160,7 +169,7 @@ class EarlyDeliveries:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost in one way of going on. ``unknown_ranges`` of the log may have held messages nobody can name."""
+    """The losses of a start or of a plan. ``unknown_ranges`` of the log may have held messages of which nothing is known."""
 
     lost_messages: int
     queues: tuple[QueueLoss, ...]
@@ -192,8 +201,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Which store, in which state. ``file_list_sha256`` is over the sorted lines ``path, size, modification time in ns``,
-    parted by tabs, of all files, rmqctl's own left out."""
+    """The store and its state.
+
+    ``file_list_sha256`` is over the sorted lines ``path, size, modification time in ns``, with tabs between these, of all
+    files except rmqctl's own.
+    """
 
     path: str
     files: int
@@ -203,9 +215,10 @@ class StoreIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """What the broker of the assumed release does at its next start; ``loss`` is None where it does not start.
+    """The predicted start of a broker of the assumed release; ``loss`` is None if it does not start.
 
-    ``thrown_away`` is of messages that can be read today; in ``loss`` are those of a damaged body, too."""
+    ``thrown_away`` are messages that are readable now; ``loss`` also includes messages with a damaged body.
+    """
 
     starts: bool
     reason: str
@@ -227,7 +240,7 @@ class BrokerStart:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a plan leaves. ``broker_starts`` on it, and loses ``broker_loses`` messages more."""
+    """The store after a plan. ``broker_starts``: a broker starts on it, and loses ``broker_loses`` more messages."""
 
     policy: str
     plan_id: str
@@ -245,7 +258,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """The whole report. ``kept`` is None where only the broker was asked about. ``losses`` counts messages by what becomes of them. ``readable_messages`` are those in the log now that belong into queues."""
+    """The whole report.
+
+    ``kept`` is None in a report of a prediction alone. ``losses`` counts messages by what becomes of them.
+    ``readable_messages``: good messages in the log now that belong into queues.
+    """
 
     made_timestamp_ms: int
     store: StoreIdentity
@@ -262,7 +279,7 @@ class LossReport:
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The document of ``--report FILE.json``."""
+        """Return the document of ``--report FILE.json``."""
         return {
             "report": "loss",
             "format": 1,
@@ -283,7 +300,7 @@ class LossReport:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as objects under JSON's names, tuples as lists."""
+    """Convert dataclasses to objects with JSON's member names, and tuples to lists."""
     if hasattr(value, "__dataclass_fields__"):
         names = {"size_bytes": "bytes"}
         return {names.get(f.name, f.name): plain(getattr(value, f.name)) for f in fields(value)}

@@ -1,8 +1,12 @@
-"""Half messages of transactions that nothing decides (store behaviour 4.8).
+"""Find half messages of transactions without a decision (store behaviour 4.8).
 
-A half message is decided by an op record that names its queue offset, by a commit record that names its place in the log,
-by a later copy of it (the check service appends one each time it asks), or by being moved to the topic of those that were
-asked too often. Brokers that leave no such copy have gone on behind it: their progress tells.
+A half message is decided by one of these:
+
+* an op record that names its queue offset
+* a commit record that names its offset in the log
+* a later copy of it, which the check service appends each time it asks the producer
+* a copy in the topic of messages whose producers were asked too often
+* progress of the check service after it, of brokers that write no such copy
 """
 
 from __future__ import annotations
@@ -28,16 +32,16 @@ from store_core.recovery.loss_report.model import HalfMessages, OpenHalf
 from store_core.scan.frames import FrameTable
 from store_core.storage.sequence import SegmentSequence
 
-_MOST_LOOKED_AT: Final = 100_000  # half messages without a decision are read one by one, the newest so many
+_MOST_LOOKED_AT: Final = 100_000  # newest half messages without a decision, which are read one by one
 _MOST_LISTED: Final = 1_000
 
 
 @dataclass(slots=True)
 class HalfTracker:
-    """Sees every table of a walk, up to ``end_phy_offset``; holds the half messages not decided so far.
+    """Collects half messages without a decision from all tables of a walk, up to ``end_phy_offset``.
 
-    Decisions follow their half messages closely, so few are held at a time. Rows are looped over: they are those of
-    transactions alone, and each changes what the next one finds.
+    Decisions follow their half messages closely, so few are held at a time. Rows are looped over, because each can change
+    the result of the next; they are only those of transactions.
     """
 
     end_phy_offset: int | None = None
@@ -76,7 +80,7 @@ class HalfTracker:
             self._open.pop(place, None)
 
     def undecided(self, log: SegmentSequence) -> dict[Place, Message]:
-        """Half messages without any decision, in log order; of copies the newest."""
+        """Return the half messages without a decision, in log order; of several copies the newest."""
         found: dict[Place, Message] = {}
         by_key: dict[str, Place] = {}
         for place, phy_offset in sorted(self._open.items(), key=lambda item: item[1])[-_MOST_LOOKED_AT:]:
@@ -96,7 +100,7 @@ class HalfTracker:
 
 
 def still_open(undecided: Mapping[Place, Message], progress: Mapping[int, int]) -> frozenset[Place]:
-    """Those of the undecided ones that the check service has not passed."""
+    """Return the undecided half messages that are not before the check service's progress."""
     return frozenset(place for place in undecided if place[1] >= progress.get(place[0], 0))
 
 
@@ -109,7 +113,7 @@ def half_messages(
     lost_messages: int,
     lost_operations: int,
 ) -> HalfMessages:
-    """What becomes of half messages. ``open_now`` are open in the log as it stands, ``passed`` were given up long ago."""
+    """Count half messages after the loss. ``open_now``: open in the present log. ``passed``: before the check's progress."""
     found = [(place, message) for place, message in undecided.items() if place not in passed]
     listed = tuple(
         OpenHalf(

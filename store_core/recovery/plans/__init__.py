@@ -1,1 +1,1 @@
-"""Plans as data: steps, the bytes they bring, what they expect to find."""
+"""Hold plans as data: steps, their new bytes, and the bytes they expect to find."""

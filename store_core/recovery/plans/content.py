@@ -1,4 +1,4 @@
-"""New bytes of a plan's step: literal pieces and runs of zeros, or a recipe for a registered builder."""
+"""Hold the new bytes of a plan's step: literal pieces and runs of zeros, or the call of a registered builder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Zeros:
-    """A run of zero bytes that needs no room in a plan."""
+    """A run of zero bytes, stored in a plan as its length."""
 
     size_bytes: int
 
@@ -44,7 +44,7 @@ class Content:
         return self._ends[-1] if self._ends else 0
 
     def runs(self) -> Iterator[bytes | Hole]:
-        """All bytes, a window at most at a time; a run of zeros comes as one, however long it is."""
+        """Yield all bytes, a window at most at a time; a run of zeros of any length is one hole."""
         for piece in self.pieces:
             if isinstance(piece, Zeros):
                 yield Hole(piece.size_bytes)
@@ -52,7 +52,7 @@ class Content:
                 yield from (piece[at : at + WINDOW_SIZE_BYTES] for at in range(0, len(piece), WINDOW_SIZE_BYTES))
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Bytes of a range; fewer where the content ends."""
+        """Return the bytes of a range; fewer if the content ends in it."""
         from bisect import bisect_right
 
         end = min(offset + size_bytes, self.size_bytes)
@@ -67,7 +67,7 @@ class Content:
         return b"".join(parts)
 
     def zeros_from(self, offset: int) -> int:
-        """How many bytes from there a run of zeros has, at most; none where other bytes are, or the content has ended."""
+        """Return how many bytes of a run of zeros follow ``offset``; 0 at other bytes or after the end."""
         from bisect import bisect_right
 
         at = bisect_right(self._ends, offset)
@@ -84,10 +84,10 @@ def _size(piece: Piece) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Bytes that a registered builder makes when the plan is applied; all steps with the same call are built in one go.
+    """Bytes that a registered builder makes when the plan is applied; steps with the same call are built together.
 
-    ``size_bytes`` and ``crc32c``, where known, are what must come out; a shorter output is filled up with zeros.
-    ``data_bytes``: at most so many of ``size_bytes`` lie in no hole; None if unknown.
+    ``size_bytes`` and ``crc32c``: expected length and digest, None if unknown; a shorter output is filled up with zeros.
+    ``data_bytes``: upper bound of the bytes outside holes; None if unknown.
     """
 
     builder: str
@@ -99,7 +99,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes for one of the files a builder makes, behind those before, or at ``offset``."""
+    """Bytes for a file that a builder makes: at ``offset``, or, if None, after the previous ones."""
 
     path: str
     data: bytes | Hole
@@ -108,7 +108,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """What a builder gets: the store as it still is, the whole plan, and the paths of the steps it must make."""
+    """The arguments of a builder: the unchanged store, the whole plan, and the paths of the steps to build."""
 
     root: Path
     plan: Plan
@@ -119,16 +119,16 @@ class Building:
 Builder = Callable[[Building], Iterable[Chunk]]
 Contents = Mapping[
     str, Callable[[], Iterator[bytes | Hole]]
-]  # what builders would make, by path, where it is at hand already
+]  # readers of files that builders have made already, by path
 
 _BUILDERS: Final[dict[str, Builder]] = {}
 
 
 def register_builder(name: str, builder: Builder) -> Builder:
-    """Make a builder known under the name that plans call it by. The name is part of saved plans: never change it.
+    """Register a builder under the name by which plans call it. The name is part of saved plans: never change it.
 
-    A builder is called before anything of the plan is changed, and only reads. It must give the same bytes for the same
-    store and arguments, for a killed apply may call it again. Chunks of several files may come in any order.
+    A builder only reads, and is called before the first change to the store. It must give the same bytes for the same
+    store and arguments, because the next run calls it again after a killed apply. It may mix chunks of several files.
     """
     if _BUILDERS.setdefault(name, builder) is not builder:
         raise ValueError(f"there is a builder {name} already")
@@ -136,7 +136,7 @@ def register_builder(name: str, builder: Builder) -> Builder:
 
 
 def builder_named(name: str) -> Builder:
-    """Raises FailedError where this version has no such builder."""
+    """Return the builder of this name. Raises FailedError if this version has none."""
     try:
         return _BUILDERS[name]
     except KeyError:

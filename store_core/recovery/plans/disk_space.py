@@ -1,4 +1,4 @@
-"""Is there room for a change, and for taking it back? Reads only."""
+"""Check that there is room for a change, and for taking it back. The store is only read."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from store_core.recovery.plans.plan_json import plan_blocks
 from store_core.storage.writer import Writer
 
 _SLACK_BYTES: Final = 1 << 20  # journal lines, folders
-_BLOCK_SIZE_BYTES: Final = 512  # of st_blocks
-_ALLOCATION_BYTES: Final = 4096  # the least that file systems give a file with data
+_BLOCK_SIZE_BYTES: Final = 512  # unit of st_blocks
+_ALLOCATION_BYTES: Final = 4096  # the least that file systems allocate to a file with data
 
 
 class Room:
-    """Bytes that are needed and those that are given up, by file system."""
+    """Sums of the bytes that a change needs and frees, by file system."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._needed: Counter[Path] = Counter()
 
     def need(self, path: Path, size_bytes: int) -> None:
-        """Where ``path`` lies, or will; negative for what is given up there."""
+        """Add bytes needed on the file system of ``path``, which may not exist yet; negative for bytes that become free."""
         self._needed[path] += size_bytes
 
     def refuse_full(self) -> None:
-        """Raise FailedError where a file system has less."""
+        """Raise FailedError if a file system has fewer free bytes than needed."""
         needed: Counter[int] = Counter()
         places: dict[int, Path] = {}
         for path, size_bytes in self._needed.items():
-            place = _standing(path)
+            place = _existing(path)
             device = place.stat().st_dev
             places[device] = place
             needed[device] += size_bytes
@@ -51,7 +51,7 @@ class Room:
 
 
 def assert_room(plan: Plan, writer: Writer) -> None:
-    """Raise FailedError where a file system lacks the room for what is kept, made and grown."""
+    """Raise FailedError if a file system lacks the room for kept bytes, new files and grown files."""
     room = Room(writer)
     device = cache(device_of)
     room.need(writer.root, _SLACK_BYTES + 2 * sum(map(len, plan_blocks(plan))))
@@ -61,19 +61,19 @@ def assert_room(plan: Plan, writer: Writer) -> None:
         if is_in_place(steps):
             room.need(area, min(sum(expected_range(step)[1] for step in steps), allocated_bytes(real)))
             room.need(real, _growth_bytes(real, steps))
-        elif device(area) != device(real.parent):  # no links and no renames there: both are copies
+        elif device(area) != device(real.parent):  # kept and new files are copied between file systems
             room.need(area, min(steps[0].expect_file_size_bytes or 0, allocated_bytes(real)))
             room.need(real, sum(_staged_bytes(step) for step in steps))
     room.refuse_full()
 
 
 def device_of(path: Path) -> int:
-    """The file system on which a path lies, or will."""
-    return _standing(path).stat().st_dev
+    """Return the device number of the file system of a path, which may not exist yet."""
+    return _existing(path).stat().st_dev
 
 
-def _standing(path: Path) -> Path:
-    """A path, or the nearest folder above it that is there."""
+def _existing(path: Path) -> Path:
+    """Return a path, or its nearest parent that exists."""
     while not path.exists():
         path = path.parent
     return path
@@ -86,7 +86,7 @@ def _staged_bytes(step: Step) -> int:
 
 
 def _allocated_for(built: Built) -> int:
-    """Return the bytes that a built file takes up: blocks of zeros stay holes, as in a broker's own files."""
+    """Return the bytes that a built file takes up; blocks of zeros stay holes, as in a broker's files."""
     size_bytes = built.size_bytes or 0
     if built.data_bytes is None or built.data_bytes < 0:
         return size_bytes
@@ -94,18 +94,18 @@ def _allocated_for(built: Built) -> int:
 
 
 def _literal_bytes(step: Step) -> int:
-    """Bytes a step writes that are not runs of zeros."""
+    """Count the bytes that a step writes, except runs of zeros."""
     if isinstance(step.content, Content):
         return sum(len(piece) for piece in step.content.pieces if isinstance(piece, bytes))
     return step.size_bytes or 0 if step.op is Op.WRITE_RANGE else 0
 
 
 def _growth_bytes(real: Path, steps: Sequence[Step]) -> int:
-    """New bytes that a change in place may need: where the file was sparse, and behind its end."""
+    """Return the most bytes that a change in place can allocate, in holes of the file and after its end."""
     end = max([real.stat().st_size, *(step.end for step in steps if step.op in RANGES)])
     return min(sum(map(_literal_bytes, steps)), max(0, end - allocated_bytes(real)))
 
 
 def allocated_bytes(real: Path) -> int:
-    """What a file takes up: less than its length where it is sparse, and its copy is no less sparse."""
+    """Return the bytes that a file takes up: fewer than its length if it is sparse, as its copy is."""
     return real.stat().st_blocks * _BLOCK_SIZE_BYTES if real.exists() else 0

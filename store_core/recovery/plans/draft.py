@@ -1,4 +1,4 @@
-"""Making a plan: each step is added with the digest of what the store holds there now."""
+"""Make a plan: add each step with the digest of the bytes that the store has there now."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ _IN_ROOT: Final = (
 
 
 class Draft:
-    """Collects steps for a store. Reads what the steps expect, changes nothing.
+    """Collects steps for a store, which is only read.
 
-    Paths may be given real or relative to the root; those of a log folder outside the root need it in
-    ``writable_roots``. All methods raise FailedError where a file cannot be read, UsageError for a path that may not be
-    written to, ValueError for a step that makes no sense.
+    Paths are real or relative to the root; those in a log folder outside the root need that folder in ``writable_roots``.
+
+    Raises (all methods):
+        FailedError: a file cannot be read.
+        UsageError: the path may not be written to.
+        ValueError: the step is not valid.
     """
 
     def __init__(self, root: Path | str, *, writable_roots: Sequence[Path | str] = ()) -> None:
@@ -42,26 +45,26 @@ class Draft:
     def write_range(
         self, path: Path | str, offset: int, *pieces: Piece, built: Built | None = None, why: str = ""
     ) -> None:
-        """Put bytes (or what a builder makes) at an offset of a file, which grows where they end behind it."""
+        """Write bytes, literal or built, at an offset of a file, which grows if they end after its end."""
         content = built or Content(pieces)
         self._add_range(Op.WRITE_RANGE, path, offset, content.size_bytes or 0, content, why)
 
     def zero_range(self, path: Path | str, offset: int, size_bytes: int, *, why: str = "") -> None:
-        """Put zeros into a range of a file."""
+        """Write zeros into a range of a file."""
         self._add_range(Op.ZERO_RANGE, path, offset, size_bytes, None, why)
 
     def set_length(self, path: Path | str, size_bytes: int, *, why: str = "") -> None:
         """Cut a file, or extend it by zeros."""
-        name, now = self._now(path)
+        name, length_now = self._length_now(path)
         with _reading():
-            cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
-        self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, now, why=why))
+            cut = digest_range(self.places.resolve(name), size_bytes, max(0, length_now - size_bytes))
+        self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, length_now, why=why))
 
     def replace_file(
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
     ) -> None:
-        """Put a new file in the place of one that is there; it gets the old one's mode and owner."""
-        name, found = self._whole(path)
+        """Replace a file by a new one, which gets the mode and owner of the old one."""
+        name, found = self._name_and_digest(path)
         content = built or Content(pieces)
         self._steps.append(
             Step(
@@ -79,9 +82,9 @@ class Draft:
     def create_file(
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
     ) -> None:
-        """Make a file where there is none, and missing folders above it."""
+        """Create a file that does not exist, and its missing parent folders."""
         name = self._writable(path)
-        self._refuse_what_is_no_folder(name)
+        self._refuse_blocked_folder(name)
         content = built or Content(pieces)
         self._steps.append(
             Step(Op.CREATE_FILE, name, size_bytes=content.size_bytes, content=content, mtime_ns=mtime_ns, why=why)
@@ -90,12 +93,12 @@ class Draft:
     def write_file(
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
     ) -> None:
-        """``replace_file`` where there is one, else ``create_file``."""
+        """Replace the file if there is one, else create it."""
         make = self.replace_file if os.path.lexists(self.places.resolve(self._writable(path))) else self.create_file
         make(path, *pieces, built=built, mtime_ns=mtime_ns, why=why)
 
     def remove_file(self, path: Path | str, *, why: str = "") -> None:
-        name, found = self._whole(path)
+        name, found = self._name_and_digest(path)
         self._steps.append(
             Step(Op.REMOVE_FILE, name, expect_crc32c=found.crc32c, expect_file_size_bytes=found.size_bytes, why=why)
         )
@@ -105,14 +108,14 @@ class Draft:
         self._steps.append(Step(Op.REMOVE_FOLDER, self._writable(path), why=why))
 
     def depend_on(self, path: Path | str) -> None:
-        """The plan holds only while this file, which it does not change, keeps its length and modification time."""
+        """Make the plan valid only while this unchanged file keeps its length and modification time."""
         name = self.places.name(path)
         with _reading():
             info = os.stat(self.places.root / name)
         self._witnesses.append(Witness(name, info.st_size, info.st_mtime_ns))
 
     def depend_on_the_rest(self, *folders: Path) -> None:
-        """The plan holds only for this state of the store: every file and folder that no step changes, and of ``folders``."""
+        """Make the plan valid only while every file and folder that no step changes, also in ``folders``, stays the same."""
         changed = {step.path for step in self._steps}
         known = {witness.path for witness in self._witnesses}
         for top in (self.places.root, *folders):
@@ -123,29 +126,29 @@ class Draft:
                     if name and name not in changed and name not in known and os.path.exists(found):
                         known.add(name)
                         self.depend_on(found)
-        # A folder's time tells of new files in it, but the root's, where our own folder comes and goes.
+        # A new file changes its folder's time; the root's time changes with `.rmqctl` too, so names there must stay absent.
         absent = [name for name in _IN_ROOT if not os.path.lexists(self.places.root / name) and name not in changed]
         self._witnesses += (Witness(name, ABSENT, 0) for name in absent)
 
     def plan(self, kind: str, policy: str | None = None) -> Plan:
-        """The steps so far as a plan."""
+        """Return the steps so far as a plan."""
         return Plan(kind, policy, str(self.places.root), tuple(self._steps), tuple(self._witnesses))
 
     def _add_range(
         self, op: Op, path: Path | str, offset: int, size_bytes: int, content: Content | Built | None, why: str
     ) -> None:
-        name, now = self._now(path)
+        name, length_now = self._length_now(path)
         with _reading():
             found = digest_range(self.places.resolve(name), offset, size_bytes)
-        self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, now, content, why=why))
+        self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, length_now, content, why=why))
 
-    def _whole(self, path: Path | str) -> tuple[str, Digest]:
+    def _name_and_digest(self, path: Path | str) -> tuple[str, Digest]:
         name = self._writable(path)
         with _reading():
             return name, digest_file(self.places.resolve(name))
 
-    def _refuse_what_is_no_folder(self, name: str) -> None:
-        """Raise FailedError where something else stands for a folder that a file is to be made in: nobody knows whose it is."""
+    def _refuse_blocked_folder(self, name: str) -> None:
+        """Raise FailedError if a needed parent folder's name is that of another file, which may be the operator's."""
         for folder in self.places.resolve(name).parents:
             if folder.is_dir():
                 return
@@ -155,7 +158,7 @@ class Draft:
                     "something that is no folder stands where one is needed", path=str(folder), to_do=to_do
                 )
 
-    def _now(self, path: Path | str) -> tuple[str, int]:
+    def _length_now(self, path: Path | str) -> tuple[str, int]:
         name = self._writable(path)
         with _reading():
             return name, os.stat(self.places.resolve(name), follow_symlinks=False).st_size

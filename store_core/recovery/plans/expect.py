@@ -1,4 +1,4 @@
-"""Is the store still as a plan expects it? Reads only."""
+"""Check that the store is still as a plan expects it. The store is only read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def is_in_place(steps: Sequence[Step]) -> bool:
 
 
 def assert_expected(plan: Plan, writer: Writer) -> None:
-    """Raise PlanOutOfDateError unless every step finds what it expects, FailedError for what is no plain file."""
+    """Check that every step finds what it expects.
+
+    Raises:
+        PlanOutOfDateError: the store has changed since the plan was made.
+        FailedError: a path of the plan is not a plain file.
+    """
     for witness in plan.made_for:
         if witness.size_bytes == ABSENT:
             if not os.path.lexists(writer.root / witness.path):
@@ -42,7 +47,7 @@ def assert_expected(plan: Plan, writer: Writer) -> None:
 
 
 def _unexpected(plan: Plan, path: str, steps: Sequence[Step], writer: Writer) -> Iterator[str]:
-    """What differs from what the steps of one path expect."""
+    """Yield the differences from what the steps of a path expect."""
     real = writer.path(path)
     try:
         info = os.stat(real, follow_symlinks=False)
@@ -53,7 +58,7 @@ def _unexpected(plan: Plan, path: str, steps: Sequence[Step], writer: Writer) ->
     if steps[0].op is Op.CREATE_FILE:
         yield "there is a file already"
     elif steps[0].op is Op.REMOVE_FOLDER:
-        yield from _not_empty_then(plan, path, real, writer)
+        yield from _remaining_entries(plan, path, real, writer)
     elif not stat.S_ISREG(info.st_mode):
         raise FailedError("not a plain file", path=path, to_do="put the file itself there, no link or folder")
     elif info.st_size != steps[0].expect_file_size_bytes:
@@ -69,7 +74,7 @@ def _differing(step: Step, real: Path) -> Iterator[int]:
 
 
 def expected_range(step: Step) -> tuple[int, int]:
-    """Offset and size of the bytes that a step's digest speaks of, as far as the file reaches now."""
+    """Return offset and size of the bytes that a step's digest covers, up to the file's present end."""
     length = step.expect_file_size_bytes or 0
     if step.op in RANGES:
         return step.offset or 0, max(0, min(step.end, length) - (step.offset or 0))
@@ -78,18 +83,18 @@ def expected_range(step: Step) -> tuple[int, int]:
     return 0, length
 
 
-def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:
+def _remaining_entries(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:
     if not real.is_dir() or real.is_symlink():
         yield "it is no folder"
         return
-    gone = {p for p, steps in plan.by_path.items() if steps[0].op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    removed = {p for p, steps in plan.by_path.items() if steps[0].op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
     for entry in real.iterdir():
-        if writer.places.name(entry) not in gone:
+        if writer.places.name(entry) not in removed:
             yield f"{entry.name} would remain in it"
 
 
 def work_size_bytes(plan: Plan) -> int:
-    """What ``on_progress`` counts up to while a plan is applied: bytes kept, made and written (as far as sizes are known)."""
+    """Return the total of ``on_progress`` for applying a plan: bytes kept, made and written, as far as known."""
     return sum(expected_range(step)[1] + _made_bytes(step) for step in plan.steps)
 
 

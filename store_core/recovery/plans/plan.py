@@ -1,4 +1,4 @@
-"""A plan: ordered steps as data, each with the digest of what it expects to find. Making one changes nothing."""
+"""Define a plan: ordered steps as data, each with the digest of the bytes it expects to find."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NO_OFFSET: Final = 1 << 63
 
 
 class Op(StrEnum):
-    """What a step does to its path."""
+    """The operation of a step on its path."""
 
-    WRITE_RANGE = "write range"  # these bytes at this offset of a file that is there
-    ZERO_RANGE = "zero range"  # zeros in this range
+    WRITE_RANGE = "write range"  # write bytes at an offset of an existing file
+    ZERO_RANGE = "zero range"  # write zeros
     SET_LENGTH = "set length"  # cut the file to size_bytes, or extend it by zeros
-    REPLACE_FILE = "replace file"  # a whole new file in the place of one that is there
-    CREATE_FILE = "create file"  # a file where there is none; missing folders are made
+    REPLACE_FILE = "replace file"  # replace an existing file by a whole new one
+    CREATE_FILE = "create file"  # create a new file and its missing folders
     REMOVE_FILE = "remove file"
-    REMOVE_FOLDER = "remove folder"  # empty by then
+    REMOVE_FOLDER = "remove folder"  # remove a folder that earlier steps have emptied
 
 
 IN_PLACE: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE, Op.SET_LENGTH})
@@ -38,13 +38,15 @@ WITHOUT_FILE: Final = frozenset({Op.CREATE_FILE, Op.REMOVE_FOLDER})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of one path. Make it with ``Draft``, which fills in what is expected.
+    """A change of a path. Make it with ``Draft``, which sets the expected values.
 
-    ``offset`` and ``size_bytes``: the range written; for SET_LENGTH offset is null and size_bytes the new length; for whole
-    files offset is null and size_bytes the new file's length (null: known only once built).
-    ``expect_crc32c``: of the bytes now in the range (as far as the file reaches), in the part that SET_LENGTH cuts off, or
-    in the whole file; null where there must be nothing. ``expect_file_size_bytes``: the file's length now.
-    ``mtime_ns``: the file's modification time afterwards; null: a file changed in place keeps its own, a new one gets now.
+    * ``offset``, ``size_bytes``: the written range. For SET_LENGTH offset is None and size_bytes the new length; for whole
+      files offset is None and size_bytes the new file's length (None: known only once built).
+    * ``expect_crc32c``: digest of the present bytes of the range (up to the file's end), of the part that SET_LENGTH cuts
+      off, or of the whole file; None if there must be none.
+    * ``expect_file_size_bytes``: the present length.
+    * ``mtime_ns``: the modification time afterwards; None: a file changed in place keeps its time, a new file gets the
+      current time.
     """
 
     op: Op
@@ -63,11 +65,11 @@ class Step:
 
     @property
     def end(self) -> int:
-        """Offset behind a range."""
+        """The offset after the range."""
         return (self.offset or 0) + (self.size_bytes or 0)
 
     def row(self) -> dict[str, Any]:
-        """The step as every mending command shows it."""
+        """Return the step as commands show it."""
         return {
             "op": str(self.op),
             "path": self.path,
@@ -82,8 +84,10 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A file that a plan was made from without changing it: it must still be the same when the plan is applied. One of size
-    ``ABSENT`` was not there, and must not be."""
+    """A file that a plan depends on without changing it: it must be the same when the plan is applied.
+
+    A size of ``ABSENT`` means that the file did not exist, and must not exist then.
+    """
 
     path: str
     size_bytes: int
@@ -92,15 +96,15 @@ class Witness:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order, what they are for, and the state of the store they were made for.
+    """Steps in order, their purpose, and the state of the store for which they were made.
 
-    A path is changed either in place (ranges apart from each other, at most one SET_LENGTH) or as a
-    whole by one step, so every expectation speaks of the state before the plan. Raises ValueError where not.
+    A path is changed either in place (ranges that do not overlap, at most one SET_LENGTH) or as a whole
+    by one step, so every expected value is of the state before the plan. Raises ValueError otherwise.
     """
 
     kind: str  # the command: recover, truncate, rebuild, …
     policy: str | None
-    store: str  # the root's real path when the plan was made; for people
+    store: str  # the root's real path when the plan was made, for the operator
     steps: tuple[Step, ...]
     made_for: tuple[Witness, ...] = field(default=())
 
@@ -120,7 +124,7 @@ class Plan:
 
     @cached_property
     def id(self) -> str:
-        """16 hex digits that are the same for the same steps on the same state of the same store."""
+        """16 hex digits, equal for equal steps on the same state of the same store."""
         from store_core.recovery.plans.plan_json import identity
 
         found = hashlib.sha256()
@@ -129,12 +133,12 @@ class Plan:
         return found.hexdigest()[:_PLAN_ID_DIGITS]
 
     def summary(self) -> dict[str, Any]:
-        """The value of ``plan`` in what mending commands print."""
+        """Return the value of ``plan`` in the documents of writing commands."""
         return {"id": self.id, "policy": self.policy, "steps": [step.row() for step in self.steps]}
 
 
 def _problem(step: Step) -> str | None:
-    """What is wrong with a step taken alone."""
+    """Return the error of a single step; None if it has none."""
     path = PurePosixPath(step.path)
     if not path.parts or ".." in path.parts or str(path) != step.path or "\0" in step.path:
         return "not a plain path"

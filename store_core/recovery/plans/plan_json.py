@@ -1,4 +1,4 @@
-"""Plans as JSON files that hold everything needed to apply them later."""
+"""Write and read plans as JSON files with everything needed to apply them later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROSPECT: Final = "prospect"
 _MADE_WITH: Final = "made_with"
 LARGEST_PLAN_BYTES: Final = 128 << 20
 _FORMAT: Final = "rmqctl plan"
-_LARGEST_LITERAL_BYTES: Final = 256 << 20  # of all steps, unpacked: they are held in memory
+_LARGEST_LITERAL_BYTES: Final = 256 << 20  # sum over all steps, unpacked, because they are held in memory
 _TOO_LARGE: Final = 1 << 63  # no length or place in a file
 _LATEST_MTIME_NS: Final = _TOO_LARGE * 1_000_000  # a damaged record may claim any store time in milliseconds
 _FORMAT_VERSION: Final = 1
@@ -38,7 +38,7 @@ Part = TypeVar("Part")
 
 
 def identity(plan: Plan) -> Iterator[str]:
-    """The JSON text of what makes a plan that plan, everything but its id, in pieces: there may be 100,000 steps."""
+    """Yield the JSON text of everything in a plan but its id, in pieces because a plan may have 100,000 steps."""
     yield f'{{"format": {_sorted(_FORMAT)}, "format_version": {_FORMAT_VERSION}, "kind": {_sorted(plan.kind)}, "made_for": ['
     yield from _joined(_sorted(_witness_to_json(witness)) for witness in plan.made_for)
     yield f'], "policy": {_sorted(plan.policy)}, "steps": ['
@@ -51,7 +51,7 @@ def plan_to_bytes(plan: Plan, outlook: Mapping[str, Any] | None = None) -> bytes
 
 
 def plan_blocks(plan: Plan, outlook: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """The bytes of a plan file, a line for each step, some at a time."""
+    """Yield the bytes of a plan file, with a line for each step, in blocks of about a window."""
     block: list[str] = []
     size = 0
     for text in _plan_texts(plan, outlook):
@@ -75,14 +75,14 @@ def _plan_texts(plan: Plan, outlook: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _joined(texts: Iterable[str], between: str = ", ") -> Iterator[str]:
-    """Texts with something between them, in pieces."""
+    """Yield each text, with ``between`` before all but the first."""
     for number, text in enumerate(texts):
         yield between + text if number else text
 
 
 @dataclass(frozen=True, slots=True)
 class MadeWith:
-    """The configuration that a plan was made with: the broker's properties, log folders named by the user, the release."""
+    """The configuration of a plan: the broker's properties, log folders that the operator named, the release."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     commitlog: tuple[str, ...] = ()
@@ -99,8 +99,7 @@ class MadeWith:
 def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = None) -> None:
     """Write a plan file (``--save``). Raises FailedError.
 
-    ``outlook`` is what was reported when the plan was made (``after``, ``lost``) and ``made_with``, for a later `apply`. Its
-    id does not cover these.
+    ``outlook``: the reported ``after`` and ``lost``, and ``made_with``, for a later `apply`; the id does not cover them.
     """
     data = plan_to_bytes(plan, outlook)
     assert_not_too_large(len(data))
@@ -109,7 +108,7 @@ def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = 
 
 
 def assert_not_too_large(size_bytes: int) -> None:
-    """Raise FailedError for a plan that nothing would read again."""
+    """Raise FailedError for a plan that is too large to be read again."""
     if size_bytes > LARGEST_PLAN_BYTES:
         raise FailedError(
             f"the plan has {size_bytes} bytes, more than {LARGEST_PLAN_BYTES}",
@@ -118,7 +117,7 @@ def assert_not_too_large(size_bytes: int) -> None:
 
 
 def load_plan(path: Path | str) -> Plan:
-    """Read a plan file. Raises UsageError where it is none, was changed by hand or cannot be read."""
+    """Read a plan file. Raises UsageError if it is no plan, was edited or cannot be read."""
     try:
         data = _read(Path(path))
     except OSError as error:
@@ -130,20 +129,20 @@ def load_plan(path: Path | str) -> Plan:
 
 
 def load_outlook(path: Path | str) -> dict[str, Any]:
-    """``after`` and ``lost`` as they were told when a plan that ``load_plan`` takes was saved; None where they were not."""
+    """Return ``after`` and ``lost`` as a plan that ``load_plan`` accepts was saved with; None for missing ones."""
     outlook = json.loads(_read(Path(path)), object_hook=_Parts()).get("outlook")
     outlook = outlook if isinstance(outlook, dict) else {}
     return {name: outlook.get(name) for name in OUTLOOK}
 
 
 def load_prospect(path: Path | str) -> object:
-    """Return what a plan was saved with of the store that it leaves, as it stands there; None where it was not."""
+    """Return the unchecked JSON value of the prospect that a plan was saved with; None if it has none."""
     outlook = json.loads(_read(Path(path))).get("outlook")
     return outlook.get(PROSPECT) if isinstance(outlook, dict) else None
 
 
 def load_made_with(path: Path | str) -> MadeWith:
-    """Return the configuration that a plan was saved with; an empty one where the file has none or something else."""
+    """Return the configuration that a plan was saved with; an empty one if the file has none or another type."""
     outlook = json.loads(_read(Path(path)), object_hook=_Parts()).get("outlook")
     found = outlook.get(_MADE_WITH) if isinstance(outlook, dict) else None
     if not isinstance(found, dict):
@@ -200,11 +199,11 @@ def _all_of(kind: type[Part], found: list[object]) -> Iterator[Part]:
 
 
 class _Parts:
-    """Makes each step and witness as soon as its JSON is read: 100,000 of them as dicts would take several times the memory."""
+    """Makes each step and witness as soon as its JSON is read, because dicts of all steps take much more memory."""
 
     def __init__(self) -> None:
         self._literal_bytes = 0
-        self._arguments: Mapping[str, Any] = {}  # all steps with the same ones share them
+        self._arguments: Mapping[str, Any] = {}  # shared by all steps with equal arguments
 
     def __call__(self, found: dict[str, Any]) -> dict[str, Any] | Step | Witness:
         if found.keys() == _WITNESS_KEYS:
@@ -241,7 +240,7 @@ class _Parts:
         return Content(tuple(_piece_from_json(piece) for piece in found["pieces"]))
 
     def _assert_fits(self, pieces: list[dict[str, Any]]) -> None:
-        """Raise ValueError where the literal bytes of all steps, which are few in every plan that rmqctl makes, need too much memory."""
+        """Raise ValueError if the literal bytes of all steps need too much memory; rmqctl itself makes plans with few."""
         self._literal_bytes += sum(max(0, _int(piece["size_bytes"])) for piece in pieces if "zlib" in piece)
         if self._literal_bytes > _LARGEST_LITERAL_BYTES:
             raise ValueError(f"more than {_LARGEST_LITERAL_BYTES} bytes to write")
@@ -289,7 +288,7 @@ def _piece_from_json(found: dict[str, Any]) -> Piece:
     except binascii.Error as error:
         raise ValueError(str(error)) from error
     size_bytes = _int(found["size_bytes"])
-    data = zlib.decompressobj().decompress(packed, size_bytes + 1)  # a length that lies costs no memory
+    data = zlib.decompressobj().decompress(packed, size_bytes + 1)  # the limit keeps a false length from costing memory
     if len(data) != size_bytes:
         raise ValueError("bytes of a step are damaged")
     return data

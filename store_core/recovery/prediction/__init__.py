@@ -1,1 +1,1 @@
-"""What a broker's start would do to a store, and what it would lose."""
+"""Predict a broker's start on a store, and the messages it would lose."""

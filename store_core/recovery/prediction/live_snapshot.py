@@ -1,7 +1,7 @@
-"""A live store at one moment: what a crash then would leave, while a broker writes on.
+"""Show a live store as a crash at one moment would leave it, while a broker continues to write.
 
-A start is played on the log and on queues, one read behind the other, and what has come in between would seem lost. So the queues'
-ends are taken first, then the log's, and whatever comes to stand behind them is read as zeros.
+A simulated start reads log and queues one after the other, and messages that arrive in between would seem lost. So the
+ends of the queues are read first, then the end of the log, and later bytes are read as zeros.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_MOMENTS: Final = 3
 
 
 class _Snapshot(Store):
-    """A store whose parts have been listed, and are read through one cache."""
+    """A store whose parts are listed already, and read through one cache."""
 
     _LISTED: Final = ("queues", "batch_queues", "ext_queues", "_index_entries", "index_files")
 
@@ -46,7 +46,7 @@ class _Snapshot(Store):
 
 @contextmanager
 def live_snapshot(store: Store) -> Iterator[Store]:
-    """The store as it is now. For one that another process writes to; raises FailedError where it cannot be read."""
+    """Yield a store, to which another process writes, as it is now. Raises FailedError if it cannot be read."""
     with store_now(store) as now, _Snapshot(store.settings) as view:
         shown, sizes = _small_parts(now)
         beneath: dict[Path, Patch] = {}
@@ -68,14 +68,14 @@ def live_snapshot(store: Store) -> Iterator[Store]:
 
 
 def _small_parts(store: Store) -> tuple[dict[Path, list[Patch]], dict[Path, int]]:
-    """The checkpoint and the index files' headers, which tell how many entries count: as they are, and how long the files are."""
+    """Return the present bytes and the sizes of the checkpoint and of the index files' headers, which count the entries."""
     shown: dict[Path, list[Patch]] = {}
     sizes: dict[Path, int] = {}
     checkpoint = store.root / paths.CHECKPOINT
     for path in (checkpoint, *store.index_files):
         size = path.stat().st_size if is_there(path) and path.is_file() else 0
-        most = size if path == checkpoint else index.HEADER.size_bytes
-        if data := store.cache.read(path, 0, min(size, most)) if size else b"":
+        wanted_bytes = size if path == checkpoint else index.HEADER.size_bytes
+        if data := store.cache.read(path, 0, min(size, wanted_bytes)) if size else b"":
             shown[path], sizes[path] = [Patch(0, len(data), ((0, data),))], size
     return shown, sizes
 
@@ -84,26 +84,27 @@ def _small_parts(store: Store) -> tuple[dict[Path, list[Patch]], dict[Path, int]
 def predict_live(
     store: Store, play: Callable[[Store, ExitStack], Played], loses: Callable[[Played], bool]
 ) -> Iterator[tuple[Store, Played]]:
-    """What ``play`` makes of a live store at one moment; what it opens it puts on the stack.
+    """Yield a snapshot of a live store and the result of ``play`` on it.
 
-    Where it fails or loses something and the broker has deleted files of that moment meanwhile, it is played anew, for a later one.
+    ``play`` puts what it opens on the stack. It is called again with a later snapshot if the broker has deleted files of
+    this one meanwhile, and ``play`` fails or ``loses`` is true of its result.
     """
-    for left in reversed(range(_MOST_MOMENTS)):
+    for attempts_left in reversed(range(_MOST_MOMENTS)):
         with live_snapshot(store) as view, ExitStack() as stack:
             try:
                 played = play(view, stack)
             except FailedError:
-                if not left or not _has_expired_since(view):
+                if not attempts_left or not _has_expired_since(view):
                     raise
                 continue
-            if not left or not loses(played) or not _has_expired_since(view):
+            if not attempts_left or not loses(played) or not _has_expired_since(view):
                 yield view, played
                 return
             del played
 
 
 def _has_expired_since(view: Store) -> bool:
-    """Whether files of the log, of queues or of the index have been deleted since that moment, so that they can no longer be read."""
+    """Return True if files of the log, of queues or of the index have been deleted since the snapshot."""
     if first_phy_offset_now(view) > view.log.min_phy_offset:
         return True
     queues = chain(view.queues.values(), view.batch_queues.values(), view.ext_queues.values())
@@ -112,7 +113,7 @@ def _has_expired_since(view: Store) -> bool:
 
 
 def _used_end(files: SegmentSequence, unit_bytes: int) -> int:
-    """Behind the last unit of so many bytes that is not zero, or is being written."""
+    """Return the end of the last unit that is not zero, complete or not. ``unit_bytes``: size of a unit."""
     for segment in reversed(files.segments):
         used = files.used_end(segment.phy_offset)
         if used > segment.phy_offset:
@@ -121,7 +122,7 @@ def _used_end(files: SegmentSequence, unit_bytes: int) -> int:
 
 
 def _log_end(store: Store) -> int:
-    """Behind the record that is the log's last one, or behind what stands there and is none."""
+    """Return the end of the log's last record, or of the bytes at its end that are no record."""
     used = _used_end(store.log, 1)
     begin = _last_dispatched(store)
     options = ScanOptions(check_crc=False, properties=False)
@@ -137,7 +138,7 @@ def _log_end(store: Store) -> int:
 
 
 def _last_dispatched(store: Store) -> int | None:
-    """The newest record that an entry points to, as queues ended before the log did; None where there is none."""
+    """Return the offset of the newest record that a queue's last entry points to; None without one."""
     newest: list[int] = []
     for files in store.queues.values():
         end = end_of_entries(files, ENTRY)

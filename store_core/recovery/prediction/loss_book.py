@@ -1,4 +1,4 @@
-"""The messages that a start or a cut takes away, by queue, in runs of consecutive queue offsets."""
+"""Collect the messages that a start or a cut removes, by queue, in runs of consecutive queue offsets."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-_MOST_LOOKED_AT: Final = 64  # records of a table, for the keys of one run
+_MOST_LOOKED_AT: Final = 64  # records of a table that are searched for the keys of a run
 _NONE: Final = -1
 _RUN: Final = np.dtype(
     [("queue", "i8"), ("first", "i8"), ("messages", "i8"), ("size_bytes", "i8"), ("has_keys", np.bool_)]
 )
-_OF_RUNS: Final = ("_runs", "_newest", "_keys")  # what changes with them, in place
+_OF_RUNS: Final = ("_runs", "_newest", "_keys")  # attributes that are changed in place
 
 
 @dataclass(slots=True)
 class LossBook:
-    """Lost messages of queues that the caller numbers from 0; memory grows with the runs and the queues only.
+    """Lost messages by queue, which ``number_of`` numbers from 0. Memory grows only with runs and queues.
 
-    Those whose body does not match its checksum are among them; ``readable`` is a book without these.
+    Messages with a wrong body checksum are included; ``readable`` is a book without these.
     """
 
     messages: int = 0
-    _runs: NDArray[Any] = field(default_factory=lambda: np.zeros(0, _RUN))  # with room for more
+    _runs: NDArray[Any] = field(default_factory=lambda: np.zeros(0, _RUN))  # longer than ``_count``
     _count: int = 0
-    _newest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # each queue's run
-    _keys: dict[int, list[str]] = field(default_factory=dict)  # by the run
+    _newest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # each queue's newest run
+    _keys: dict[int, list[str]] = field(default_factory=dict)  # keys by run
     _numbers: dict[QueueKey, int] = field(default_factory=dict)
-    _readable: LossBook | None = None  # None while it would be the same
+    _readable: LossBook | None = None  # None while all messages are readable
 
     @property
     def readable(self) -> LossBook:
@@ -52,7 +52,7 @@ class LossBook:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def add(self, table: FrameTable, rows: Ints, queues: Ints) -> None:
-        """Add rows of a table in the log's order, with the number of each one's queue."""
+        """Add rows of a table in log order, with the queue number of each row."""
         bad = table.of_code(FrameCode.BAD_CRC)[rows]
         if self._readable is None and bad.any():
             self._readable = replace(self, **{name: deepcopy(getattr(self, name)) for name in _OF_RUNS})
@@ -66,17 +66,17 @@ class LossBook:
         self._newest = with_room(self._newest, int(found.queues[-1]) + 1, _NONE)
         run = self._newest[found.queues]
         known = self._runs[run] if self._count else np.zeros(len(run), _RUN)
-        # Runs of one queue in one table do not join: only the first of them may go on with what is known.
-        goes_on = (run != _NONE) & (known["first"] + known["messages"] == found.firsts)
-        goes_on[1:] &= found.queues[1:] != found.queues[:-1]
-        new = np.flatnonzero(~goes_on)
+        # Only the first run of a queue in a table can continue a known run, because a table's own runs do not join.
+        continues = (run != _NONE) & (known["first"] + known["messages"] == found.firsts)
+        continues[1:] &= found.queues[1:] != found.queues[:-1]
+        new = np.flatnonzero(~continues)
         run[new] = np.arange(self._count, self._count + len(new))
         self._count += len(new)
         self._runs = with_room(self._runs, self._count)
         self._runs["queue"][run[new]], self._runs["first"][run[new]] = found.queues[new], found.firsts[new]
         self._runs["messages"][run] += found.messages
         self._runs["size_bytes"][run] += found.size_bytes
-        self._newest[found.queues] = run  # the last one of a queue stays
+        self._newest[found.queues] = run  # of several runs of a queue the last one is kept
         self.messages += int(found.messages.sum())
         self._add_keys(found, run, table)
 
@@ -86,15 +86,15 @@ class LossBook:
             return
         wants = np.logical_or.reduceat(has, found.starts) & ~self._runs["has_keys"][run]
         for place in np.flatnonzero(wants).tolist():
-            mine = slice(int(found.starts[place]), int(found.starts[place] + found.counts[place]))
+            rows_of_run = slice(int(found.starts[place]), int(found.starts[place] + found.counts[place]))
             keys = self._keys.setdefault(int(run[place]), [])
-            for row in found.rows[mine][has[mine]][:_MOST_LOOKED_AT].tolist():
-                told = split_keys(parse_properties(table.properties(row)).get(KEYS))
-                keys += [key for key in dict.fromkeys(told) if key not in keys]
+            for row in found.rows[rows_of_run][has[rows_of_run]][:_MOST_LOOKED_AT].tolist():
+                record_keys = split_keys(parse_properties(table.properties(row)).get(KEYS))
+                keys += [key for key in dict.fromkeys(record_keys) if key not in keys]
             self._runs["has_keys"][run[place]] = len(keys) >= MOST_KEYS_PER_RUN
 
     def runs(self) -> tuple[LostRun, ...]:
-        """Return all runs, queue by queue, those of a queue in the order in which they were found."""
+        """Return all runs by queue, those of a queue in the order in which they were found."""
         names = list(self._numbers)
         found = self._runs[: self._count].tolist()
         order = sorted(range(self._count), key=lambda number: names[found[number][0]])
@@ -109,9 +109,10 @@ class LossBook:
 
 @dataclass(frozen=True, slots=True)
 class TableRuns:
-    """Rows of a table by queue, and where runs of them begin that have consecutive queue offsets; one item a run but ``rows``.
+    """Rows of a table by queue, in runs of consecutive queue offsets.
 
-    ``counts``: rows; ``messages``: those that they hold; ``firsts``: the queue offset of the first one.
+    All columns but ``rows`` have one item for each run: ``starts``: its first index in ``rows``; ``counts``: its rows;
+    ``firsts``: its first queue offset; ``messages``: those in its records, a batch counted in full.
     """
 
     rows: Ints
@@ -128,9 +129,9 @@ def runs_of(table: FrameTable, rows: Ints, queues: Ints) -> TableRuns:
     order = np.argsort(queues, kind="stable")
     rows, queues = rows[order], queues[order]
     counts, queue_offsets = _messages_in(table, rows), table.queue_offset[rows]
-    begins = np.ones(len(rows), np.bool_)
-    begins[1:] = (queues[1:] != queues[:-1]) | (np.diff(queue_offsets) != counts[:-1])
-    starts = np.flatnonzero(begins)
+    is_start = np.ones(len(rows), np.bool_)
+    is_start[1:] = (queues[1:] != queues[:-1]) | (np.diff(queue_offsets) != counts[:-1])
+    starts = np.flatnonzero(is_start)
     sums = (
         np.add.reduceat(column, starts) if len(starts) else starts
         for column in (np.ones(len(rows), np.int64), counts, table.size_bytes[rows].astype(np.int64))
@@ -148,7 +149,7 @@ def _messages_in(table: FrameTable, rows: Ints) -> Ints:
 
 
 def with_room(column: NDArray[Any], count: int, filler: int = 0) -> NDArray[Any]:
-    """Return a column with room for so many items: itself, or a copy of twice the size."""
+    """Return a column with room for ``count`` items: itself, or a copy of at least twice the size."""
     if count <= len(column):
         return column
     grown = np.full(max(count, 2 * len(column)), filler, column.dtype)

@@ -1,4 +1,4 @@
-"""What a broker ends up with after its start: OUTCOME of the command line's contract."""
+"""Define the outcome of a broker's start: OUTCOME of the command line's contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QueueSpan:
 
 @dataclass(frozen=True, slots=True)
 class ResurrectedRecord:
-    """An old record of the log, or an old entry of a queue, that comes back. ``kind``: ``record`` or ``entry``."""
+    """An old record of the log, or entry of a queue, that a start takes for new. ``kind``: ``record`` or ``entry``."""
 
     kind: str
     topic: str
@@ -42,21 +42,20 @@ class ResurrectedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The store once the broker has started and its dispatch has caught up, before any expiry.
+    """The store after a broker has started and its dispatch has caught up, before any expiry.
 
-    ``starts`` is false when loading fails or the start never returns; ``reason`` then says why, and nothing is lost: unless an index
-    file is refused, for then log and queues have been recovered and cut before, and all is told as of a start. File
-    lists hold names. ``index_files`` are the old ones that survive; ``index_rebuilt``: entries are added to the index.
+    * ``starts`` is False if loading fails or the start never returns; ``reason`` then says why. Nothing is lost then, except
+      if an index file is refused: log and queues are recovered and cut before that, so all fields are as after a start.
+    * ``queue_error``: the reason for which the broker starts, but refuses every message and adds no queue entry until its
+      next start: it met a message whose queue it cannot make.
+    * ``index_files``: the old ones that survive; ``index_rebuilt``: entries are added to the index. File lists hold names.
+    * ``lost_messages``: messages in the log before the start that no consumer gets afterwards, because the log is cut before
+      them, or because they have no entry in their queue between its min and max. ``lost`` are the same in runs.
+    * ``thrown_away``: those of them that are readable before the start.
 
-    ``queue_error``: why it starts and yet gives no queue an entry any more, until its next start, and refuses every message: it
-    met one whose queue it cannot make.
-
-    ``lost_messages`` counts the messages that are in the log as it was found and that no consumer gets afterwards: those
-    that go with the log's cut, and those that stay in the log without an entry in their queue between its min and max. A
-    message is a record of transaction type none or commit, as the scan of this library reads it: also behind damage, and
-    also with a damaged body where its head is whole. Left out: stale records, topics that were deleted (no
-    configuration and no queue folder), and older generations of a topic made anew. ``lost`` are the same in runs.
-    ``thrown_away`` are those of them that can be read today, so that a start takes them away.
+    A message is a record of transaction type none or commit, as ``scan_log`` reads it: also after damage, and also with a
+    damaged body if its head is whole. Not counted are stale records, topics that were deleted (no configuration and no queue
+    folder), and older generations of a topic that was created again.
     """
 
     starts: bool
@@ -81,11 +80,11 @@ class Outcome:
 
     @property
     def is_loss(self) -> bool:
-        """Whether a broker does not start, takes no messages, or messages are lost."""
+        """True if a broker does not start, or refuses messages, or messages are lost."""
         return not self.starts or bool(self.queue_error) or bool(self.lost_messages)
 
     def as_json(self) -> dict[str, Any]:
-        """OUTCOME, member for member."""
+        """Return the JSON form of OUTCOME."""
         return {
             "starts": self.starts,
             "reason": self.reason or None,

@@ -1,4 +1,4 @@
-"""Which records of a segment queue entries lead to, in a sixty-fourth of the segment's size."""
+"""Record which records of a segment have queue entries, in a sixty-fourth of the segment's size for each set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-CELL_BITS: Final = 6  # no two records begin within so many bytes, 64
-_STEP_BYTES: Final = 64 << 10  # of entries that rise: few of them lie in one segment
-_CHUNK_BYTES: Final = 4 << 20  # of entries that do not
+CELL_BITS: Final = 6  # no two records start within 64 bytes
+_STEP_BYTES: Final = 64 << 10  # of rising entries, because few of them point into one segment
+_CHUNK_BYTES: Final = 4 << 20  # of other entries
 
 
 class Span:
-    """Entries of one queue file, from and to a position of the queue. ``is_rising``: none points in front of the one before."""
+    """Entries of a queue file in [begin, end) of the queue, in bytes. ``is_rising``: their log offsets never fall."""
 
     def __init__(self, queue: QueueState, begin: int, end: int, *, is_rising: bool) -> None:
         self._queue = queue
@@ -30,9 +30,9 @@ class Span:
         self._is_rising = is_rising
 
     def places(self, end_phy_offset: int) -> Iterator[tuple[Ints, Ints]]:
-        """Where that begins and ends which entries lead to in front of ``end_phy_offset``, and maybe others.
+        """Yield starts and ends in the log of the records of all entries before ``end_phy_offset``, and maybe of others.
 
-        To be asked for one segment after the other, in their order: entries that rise are told once.
+        The caller asks for segments in log order: each rising entry is yielded once.
         """
         width = self._queue.entry_size_bytes
         step = _STEP_BYTES if self._is_rising else _CHUNK_BYTES
@@ -51,10 +51,10 @@ class Span:
 
 
 class Covered:
-    """The records of [start, end) that entries lead to: with their place, and with their size, too.
+    """The records of [start, end) of the log to which entries point with the right offset and size.
 
-    It is known where entries point to, and where what they lead to ends. Only damage that puts one wrong entry's end just where the
-    record ends that another wrong one points to is not seen.
+    Starts and ends are two separate sets, so a record is also taken for covered if one wrong entry has its start and another
+    wrong one its end.
     """
 
     def __init__(self, start: int, end: int) -> None:
@@ -62,29 +62,29 @@ class Covered:
         self._starts, self._ends = Offsets(start, end), Offsets(start, end + 1)
 
     def add(self, starts: Ints, ends: Ints) -> None:
-        """What lies elsewhere is left out."""
+        """Add records by their starts and ends; offsets outside the range are ignored."""
         self._starts.add(starts)
         self._ends.add(ends)
 
     def has(self, starts: Ints, ends: Ints) -> NDArray[np.bool_]:
-        """Mask of the records, which all begin in [start, end), that an entry leads to; none of them reaches behind."""
+        """Return the mask of the records that have an entry and end in the range. All must start in [start, end)."""
         mask: NDArray[np.bool_] = ends <= self._end
         mask[mask] = self._starts.has(starts[mask]) & self._ends.has(ends[mask])
         return mask
 
 
 class Offsets:
-    """A set of log offsets of [start, end)."""
+    """A set of log offsets in [start, end)."""
 
     def __init__(self, start: int, end: int) -> None:
         self._start = start
         self._end = end
-        # For each cell, which of its bytes is pointed to, counted from 1; offsets that share a cell with another are few.
+        # Each cell has the number, from 1, of its first added byte; few offsets share a cell.
         self._marks = np.zeros((end - start >> CELL_BITS) + 1, np.uint8)
         self._others: Ints = np.zeros(0, np.int64)
 
     def add(self, phy_offsets: Ints) -> None:
-        """Those that lie elsewhere are left out."""
+        """Add offsets; those outside the range are ignored."""
         places = phy_offsets[(phy_offsets >= self._start) & (phy_offsets < self._end)] - self._start
         cells, marks = _cells_and_marks(places)
         free = self._marks[cells] == 0
@@ -94,7 +94,7 @@ class Offsets:
             self._others = np.union1d(self._others, places[second])
 
     def has(self, phy_offsets: Ints) -> NDArray[np.bool_]:
-        """Mask of the offsets, all of [start, end), that were added."""
+        """Return the mask of the offsets that were added. All must lie in [start, end)."""
         places = phy_offsets - self._start
         cells, marks = _cells_and_marks(places)
         known: NDArray[np.bool_] = self._marks[cells] == marks

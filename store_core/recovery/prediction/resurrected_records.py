@@ -1,4 +1,4 @@
-"""Old records and old queue entries that a start takes for new ones (behaviour 3.6)."""
+"""Find old records and old queue entries that a start takes for new ones (store behaviour 3.6)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MOST_GHOSTS: Final = 1000
 
 @dataclass(slots=True)
 class ResurrectionSearch:
-    """Sees every table that recovery accepts; afterwards gives the ghosts, at most ``MOST_GHOSTS`` of each kind."""
+    """Collects resurrected records from all tables that a recovery accepts, at most ``MOST_GHOSTS`` of each kind."""
 
     store: Store
     _records: list[ResurrectedRecord] = field(default_factory=list)
 
     def look_at(self, table: FrameTable) -> None:
-        """Records that say they lie further in front and that no queue knows to be here."""
+        """Add records whose own offset is lower than their position, and which have no queue entry."""
         for row in np.flatnonzero(table.own_phy_offset < table.phy_offset):
             if len(self._records) >= MOST_GHOSTS:
                 return
@@ -51,12 +51,12 @@ class ResurrectionSearch:
         return len(data) == ENTRY.size_bytes and ENTRY.read(data)["phy_offset"] == ghost.phy_offset
 
     def found(self, start: Start) -> tuple[ResurrectedRecord, ...]:
-        """Ghosts among the records that are kept, then among the queues' entries."""
+        """Return the resurrected records that the start keeps, then the resurrected entries."""
         kept = [ghost for ghost in self._records if ghost.phy_offset < start.log.max_phy_offset]
         return (*kept, *self._entries(start)[:MOST_GHOSTS])
 
     def _entries(self, start: Start) -> list[ResurrectedRecord]:
-        """Entries that point back behind their neighbours, to a record whose own number is another place of that queue."""
+        """Return entries that point to a lower offset than their predecessor, to a record with a lower queue offset."""
         ghosts = []
         for queue in start.queues:
             if isinstance(queue, BatchQueueState) or queue.key.topic.startswith(paths.LMQ_PREFIX):

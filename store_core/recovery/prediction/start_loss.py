@@ -1,7 +1,7 @@
-"""Which messages a start loses: those behind the log's cut, and those that no queue leads to afterwards.
+"""Find the messages that a start loses: those after the log's cut, and those without a queue entry afterwards.
 
-Queue entries tell almost everything: the records of a segment follow each other, so entries whose ends are the next ones'
-starts, from the segment's start to its blank, leave no message out. Only where they do not is the log read.
+The records of a segment adjoin each other. If its entries form a chain from the segment's start to its blank, where each
+end is the next start, no message is without an entry. Only segments without such a chain are read.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-_CHUNK_BYTES: Final = 4 << 20  # of queue files, at a time
-_COVERED_BYTES: Final = 1 << 30  # of small segments at a time, as one of the usual size has
-_MOST_LOOKED_AT: Final = 64  # entries of a queue, for one that leads to a record of its own
+_CHUNK_BYTES: Final = 4 << 20  # of a queue file that are read at a time
+_COVERED_BYTES: Final = 1 << 30  # small segments are grouped up to the usual size of a segment
+_MOST_LOOKED_AT: Final = 64  # entries that are searched for one that points to a record of its queue
 _ALL_ONES: Final = (1 << 64) - 1
 _NO_QUEUE: Final = -1
 _ANYWHERE: Final = np.iinfo(np.int64)
-# What is known of a queue: the numbers it has entries for, and after which offsets [since, until) of the log its next record is one
-# with the number ``next``, or none that anybody found (not ``has_next``).
+# A queue has entries for queue offsets [min, max). After any log offset in [since, until) its next record has the queue
+# offset ``next``, or is not found (not ``has_next``).
 _QUEUE: Final = np.dtype(
     [("min", "i8"), ("max", "i8"), ("since", "i8"), ("until", "i8"), ("next", "i8"), ("has_next", np.bool_)]
 )
@@ -56,9 +56,9 @@ _SYSTEM_TOPICS: Final = frozenset((paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths
 
 
 def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -> LossBook:
-    """All messages that a start which succeeds loses. Raises FailedError where a file cannot be read.
+    """Return all messages that a successful start loses. Raises FailedError if a file cannot be read.
 
-    ``on_progress`` is told the bytes of the log behind where the scan began: it went as far as the cut, and here it goes on.
+    ``on_progress`` gets the bytes walked after the start of the broker's scan, which itself ended at the cut.
     """
     book = LossBook()
     finder = _Finder(store, start, book)
@@ -68,20 +68,20 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
 
 
 def mark_of(start: Start) -> bytes | None:
-    """What the losses follow from, as a digest: starts of two releases with the same one lose the same messages.
+    """Return a digest of the losses' inputs: starts of two releases with equal digests lose the same messages.
 
-    None where queues hide entries in a way that hangs on the release, or batch queues got some.
+    None if queues hide entries in a way that depends on the release, or batch queues got new entries.
     """
     log = start.log
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
-    told.update(repr((log.max_phy_offset, segments, sorted(log.written.items()))).encode())
-    told.update(repr(sorted(map(str, start.loaded.topics or ()))).encode())
+    digest.update(repr((log.max_phy_offset, segments, sorted(log.written.items()))).encode())
+    digest.update(repr(sorted(map(str, start.loaded.topics or ()))).encode())
     for queue in start.queues:
         if queue.has_appended if isinstance(queue, BatchQueueState) else queue.hides_entries:
             return None
-        told.update(repr(queue.mark()).encode())
-    return told.digest()
+        digest.update(repr(queue.mark()).encode())
+    return digest.digest()
 
 
 class _Finder:
@@ -92,47 +92,47 @@ class _Finder:
         self._end = start.log.max_phy_offset
         files = start.log.segments
         self._lookup = FileLookup([f.phy_offset for f in files], files[0].size_bytes if files else 1)
-        # 4.x puts what it cannot tell into a queue without a topic, where it leads to the log's first byte.
+        # 4.x adds unreadable records to a queue without a topic, with entries that point to the log's first byte.
         self._queues = [
             queue for queue in start.queues if queue.key.topic and not queue.key.topic.startswith(paths.LMQ_PREFIX)
         ]
         self._by_key = {queue.key: queue for queue in self._queues}
         self._buffers = Buffers()
         self._places = {segment: place for place, segment in enumerate(files)}
-        self._numbers: dict[tuple[bytes, int], int] = {}  # the book's numbers of queues, by what records say
-        self._keys: list[QueueKey] = []  # by number, as what follows
-        self._known: NDArray[Any] = np.zeros(0, _QUEUE)
+        self._numbers: dict[tuple[bytes, int], int] = {}  # the book's queue numbers, by topic and queue id
+        self._keys: list[QueueKey] = []  # by queue number
+        self._known: NDArray[Any] = np.zeros(0, _QUEUE)  # by queue number
 
-    # -- behind the cut ------------------------------------------------------------------------------------------
+    # -- after the cut -------------------------------------------------------------------------------------------
 
     def after_cut(self, on_progress: Progress | None) -> None:
         name = self._start.log.first_file_scanned
         scanned = next((s for s in self._store.log.segments if s.name == name), None)
         begin = scanned.phy_offset if scanned is not None else self._end
         for segment in self._segments():
-            kept_to = self._kept_to(segment)
+            kept_to = self._kept_end(segment)
             if kept_to < segment.end_phy_offset:
                 for table in self._scan(segment, kept_to, segment.end_phy_offset):
-                    self._lose(table, _messages(table), was_cut=True)
+                    self._add_lost(table, _messages(table), was_cut=True)
                     if on_progress is not None:
                         on_progress(table.end_phy_offset - begin)
 
     def _segments(self) -> Iterator[Segment]:
-        """The log's files as they were found: those that the broker maps, and what else has a segment's name."""
+        """Yield the log's files before the start: those that the broker maps, and others with a segment's name."""
         mapped = self._start.loaded.segments
         yield from mapped
         paths_mapped = {segment.path for segment in mapped}
         yield from (segment for segment in self._store.log.segments if segment.path not in paths_mapped)
 
-    def _kept_to(self, segment: Segment) -> int:
-        """Where what the broker keeps of a file ends."""
+    def _kept_end(self, segment: Segment) -> int:
+        """Return the end of the part of a file that the broker keeps."""
         is_kept = segment in self._places
         return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
-        """A part of a file; also what lies in a blank, for damage may look like one."""
+        """Yield the tables of a part of a file and of data in its blanks: damage can look like one."""
         log = self._store.log.holding(segment)
-        if segment.phy_offset < 0:  # its name has a minus sign, and a scan knows no offset of it
+        if segment.phy_offset < 0:  # the file's name has a minus sign, and a scan takes no negative offsets
             start, end = start - segment.phy_offset, end - segment.phy_offset
             segment = replace(segment, phy_offset=0)
             log = log.alone(segment)
@@ -151,62 +151,62 @@ class _Finder:
     # -- without an entry ----------------------------------------------------------------------------------------
 
     def without_entries(self) -> None:
-        segments = [s for s in self._start.log.segments if self._kept_to(s) > s.phy_offset]
+        segments = [s for s in self._start.log.segments if self._kept_end(s) > s.phy_offset]
         if not segments:
             return
         spans: list[Span] = []
         if self._lookup.is_plain:
-            segments = _incomplete(self._store, segments, self._end, self._queues, self._start.runs, spans)
-        else:  # an entry may lead into a file that is asked for before
-            stretches = ((queue, *stretch) for queue in self._queues for stretch in _stretches(queue))
-            spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in stretches)
-        for side_by_side in self._groups(segments):
-            self._look_into(side_by_side, spans)
+            segments = _segments_without_chain(self._store, segments, self._end, self._queues, self._start.runs, spans)
+        else:  # an entry may point into a file that is looked up earlier
+            ranges = ((queue, *reached) for queue in self._queues for reached in _reached_ranges(queue))
+            spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in ranges)
+        for group in self._groups(segments):
+            self._find_uncovered(group, spans)
 
     def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
-        """Group segments that are asked for together: each queue is asked once a group."""
+        """Group segments that are looked up together, so that each queue is read once for a group."""
         group: list[Segment] = []
         for segment in segments:
-            if group and not self._go_together(group[0], group[-1], segment):
+            if group and not self._belong_together(group[0], group[-1], segment):
                 yield group
                 group = []
             group.append(segment)
         if group:
             yield group
 
-    def _go_together(self, first: Segment, last: Segment, segment: Segment) -> bool:
+    def _belong_together(self, first: Segment, last: Segment, segment: Segment) -> bool:
         is_usual = self._lookup.is_plain and first.phy_offset >= 0 and last.end_phy_offset <= segment.phy_offset
         return is_usual and segment.end_phy_offset - first.phy_offset <= _COVERED_BYTES
 
-    def _look_into(self, segments: list[Segment], spans: list[Span]) -> None:
-        """Read segments for messages that no entry leads to."""
-        start, end = segments[0].phy_offset, self._kept_to(segments[-1])
-        if start < 0:  # no entry leads there
+    def _find_uncovered(self, segments: list[Segment], spans: list[Span]) -> None:
+        """Read segments for messages without an entry."""
+        start, end = segments[0].phy_offset, self._kept_end(segments[-1])
+        if start < 0:  # no entry points to a negative offset
             for table in self._scan(segments[0], start, end):
-                self._lose(table, _messages(table), was_cut=False)
+                self._add_lost(table, _messages(table), was_cut=False)
             return
-        # Where a file lies off the grid, a place in it may be read for an offset behind the file's end.
+        # In a file whose name is no multiple of the segment size, a broker may read a position for an offset after its end.
         read_to = end if self._lookup.is_plain else min(end + self._lookup.size_bytes, paths.LARGEST_OFFSET)
         covered = Covered(start, read_to)
         for span in spans:
             for starts, ends in span.places(read_to):
                 covered.add(starts, ends)
         for segment in segments:
-            kept_to = self._kept_to(segment)
+            kept_to = self._kept_end(segment)
             for table in self._scan(segment, segment.phy_offset, kept_to):
                 offsets = self._lookup.offset_of(segment.phy_offset, table.phy_offset - segment.phy_offset)
                 is_reached = (offsets >= start) & (offsets < read_to)
-                # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
+                # 4.x ends the log by the lengths in its records, which can be inside a record, which then has no entry.
                 is_reached &= table.phy_offset + table.size_bytes <= kept_to
                 is_reached[is_reached] = covered.has(offsets[is_reached], (offsets + table.size_bytes)[is_reached])
                 if not self._lookup.is_plain:
                     is_reached &= self._lookup.places(offsets) == self._places[segment]
-                self._lose(table, _messages(table) & ~is_reached, was_cut=False)
+                self._add_lost(table, _messages(table) & ~is_reached, was_cut=False)
 
-    # -- what counts ---------------------------------------------------------------------------------------------
+    # -- which count ---------------------------------------------------------------------------------------------
 
-    def _lose(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
-        """Enter the messages of a mask in the book."""
+    def _add_lost(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
+        """Add the messages of a mask to the book."""
         rows = np.flatnonzero(mask)
         if not len(rows):
             return
@@ -221,36 +221,38 @@ class _Finder:
         self._book.add(table, rows, queues)
 
     def _number_of(self, topic: bytes, queue_id: int) -> int:
-        """Return the number of a lost message's queue; ``_NO_QUEUE`` where its topic is none of the store's: messages of a deleted
-        topic are not missed."""
+        """Return the number of a lost message's queue; ``_NO_QUEUE`` if its topic was deleted, which is no loss."""
         number = self._numbers.get((topic, queue_id))
         if number is None:
             name, topics = decode_text(topic), self._start.loaded.topics
             is_known = not topics or name in topics or name in _SYSTEM_TOPICS
             is_known = is_known or any(known.topic == name for known in self._store.queues)
-            is_light = name.startswith(paths.LMQ_PREFIX)  # a tombstone's
+            is_light = name.startswith(paths.LMQ_PREFIX)  # only tombstones have such a topic
             number = self._new_number(QueueKey(name, queue_id)) if is_known and not is_light else _NO_QUEUE
             self._numbers[topic, queue_id] = number
         return number
 
     def _new_number(self, key: QueueKey) -> int:
         number = self._book.number_of(key)
-        if number < len(self._keys):  # two spellings of one topic
+        if number < len(self._keys):  # two spellings of a topic decode to the same name
             return number
         self._keys.append(key)
         self._known = with_room(self._known, number + 1)
         queue = self._by_key.get(key)
         if queue is None or isinstance(
             queue, BatchQueueState
-        ):  # whose entries do not stand at the place of their number
+        ):  # batch entries are not stored at the position of their queue offset
             self._known[number] = 0, 0, _ANYWHERE.min, _ANYWHERE.max, 0, False
         else:
             self._known[number] = queue.min_offset, queue.max_offset, 0, 0, 0, False
         return number
 
     def _is_stored_elsewhere(self, table: FrameTable, rows: Ints, queues: Ints) -> NDArray[np.bool_]:
-        """Mask of records that are no messages of their own: copies of what stands, whole, in the place that they tell; and
-        those whose number in their queue leads to another record that tells it."""
+        """Return the mask of records whose message is stored in another record, so that it is not lost:
+
+        * copies of a record that is whole at its own offset
+        * records whose queue offset has an entry for another record with the same queue offset
+        """
         mask = np.zeros(len(rows), np.bool_)
         places, own = table.phy_offset[rows], table.own_phy_offset[rows]
         for number in np.flatnonzero(own != places).tolist():
@@ -259,14 +261,17 @@ class _Finder:
         numbers, known = table.queue_offset[rows], self._known[queues]
         within = np.flatnonzero(~mask & (numbers >= known["min"]) & (numbers < known["max"]))
         within = within[np.argsort(queues[within], kind="stable")]
-        begins = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
-        for part in np.split(within, np.flatnonzero(begins) + 1) if len(within) else ():
+        is_start = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
+        for part in np.split(within, np.flatnonzero(is_start) + 1) if len(within) else ():
             key = self._keys[queues[part[0]]]
-            mask[part] = self._have_others_numbers(key, table, rows[part])
+            mask[part] = self._have_other_records(key, table, rows[part])
         return mask
 
-    def _have_others_numbers(self, key: QueueKey, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
-        """Mask of the records of one queue, with consecutive numbers, whose number there leads to another record that tells it, too."""
+    def _have_other_records(self, key: QueueKey, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+        """Return the mask of records whose queue offset has an entry for another record with the same queue offset.
+
+        ``rows`` have consecutive queue offsets in the queue ``key``.
+        """
         mask = np.zeros(len(rows), np.bool_)
         queue = self._by_key[key]
         first, width = int(table.queue_offset[rows[0]]), queue.entry_size_bytes
@@ -278,24 +283,24 @@ class _Finder:
         return mask
 
     def _has_entry_at(self, key: QueueKey, number: int, at: int, size_bytes: int) -> bool:
-        """Whether the record that a queue's entry leads to is whole and tells that number of that queue."""
+        """Return True if a whole record is at ``at`` and has the queue offset ``number`` in the queue ``key``."""
         other = read_message(self._store.log, at) if at + size_bytes <= self._end else None
         if other is None or other.own_phy_offset != at or other.size_bytes != size_bytes:
             return False
         return (other.topic, other.queue_id, other.queue_offset) == (*key, number) and body_crc_ok(other)
 
     def _are_superseded(self, table: FrameTable, found: TableRuns) -> NDArray[np.bool_]:
-        """Mask of the runs whose queue has begun anew since: its next record in the log has a number that is no higher."""
+        """Return the mask of runs of older generations: the queue's next record in the log has no higher queue offset."""
         places, known = table.phy_offset[found.rows[found.starts]], self._known[found.queues]
         is_known = (known["since"] <= places) & (places < known["until"])
         mask: NDArray[np.bool_] = is_known & known["has_next"] & (known["next"] <= found.firsts)
         for run in np.flatnonzero(~is_known).tolist():
-            one = self._looked_up(int(found.queues[run]), int(places[run]))
-            mask[run] = one["has_next"] and one["next"] <= found.firsts[run]
+            state = self._state_after(int(found.queues[run]), int(places[run]))
+            mask[run] = state["has_next"] and state["next"] <= found.firsts[run]
         return mask
 
-    def _looked_up(self, number: int, phy_offset: int) -> Any:
-        """What is known of a queue, with its next record after ``phy_offset``."""
+    def _state_after(self, number: int, phy_offset: int) -> Any:
+        """Return the row of a queue in ``_known``, with its next record after ``phy_offset``."""
         known = self._known[number]
         if not known["since"] <= phy_offset < known["until"]:
             key = self._keys[number]
@@ -303,9 +308,9 @@ class _Finder:
         return self._known[number]
 
     def _next_record(self, key: QueueKey, phy_offset: int) -> tuple[int, int, int, bool]:
-        """After which offsets [since, until) of the log a queue's next record is which number, and whether there is any."""
+        """Return (since, until, queue offset of the next record, True if there is one) of a queue, as in ``_QUEUE``."""
         queue = self._by_key[key]
-        since, until, following = _after(queue, phy_offset)
+        since, until, following = _entries_after(queue, phy_offset)
         for at in following:
             if at <= phy_offset:
                 since = max(since, at)
@@ -318,7 +323,7 @@ class _Finder:
 
 
 def losses_after_cut(store: Store, phy_offset: int) -> LossBook:
-    """All messages that a cut of the log takes away."""
+    """Return all messages that a cut of the log at ``phy_offset`` removes."""
     book = LossBook()
     for table in scan_log(store, from_phy_offset=phy_offset):
         rows = np.flatnonzero(_messages(table))
@@ -328,12 +333,12 @@ def losses_after_cut(store: Store, phy_offset: int) -> LossBook:
 
 
 def _queues_of(table: FrameTable, rows: Ints, number_of: Callable[[bytes, int], int]) -> Ints:
-    """Return the number of each message's queue; ``number_of`` is asked once a queue."""
+    """Return the number of each message's queue; ``number_of`` is called once for each queue."""
     group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
     _, firsts, places = np.unique(group, return_index=True, return_inverse=True)
     topics, queue_ids = (column[rows[firsts]].tolist() for column in (table.topic_id, table.queue_id))
-    told = zip(topics, queue_ids, strict=True)
-    numbers = np.array([number_of(table.topics[topic], queue_id) for topic, queue_id in told], np.int64)
+    pairs = zip(topics, queue_ids, strict=True)
+    numbers = np.array([number_of(table.topics[topic], queue_id) for topic, queue_id in pairs], np.int64)
     return numbers[places]
 
 
@@ -343,9 +348,11 @@ def _messages(table: FrameTable) -> NDArray[np.bool_]:
     return mask
 
 
-def _after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
-    """Log offsets of a queue's first entries after ``phy_offset``, for entries in order; and [since, until): for each offset of the
-    log in there the same entries are looked at."""
+def _entries_after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
+    """Return (since, until, log offsets of a queue's first entries after ``phy_offset``), for entries in log order.
+
+    The result is the same for every log offset in [since, until).
+    """
     low, high = queue.min_offset, queue.max_offset
     width = queue.entry_size_bytes
     since, until = _ANYWHERE.min, _ANYWHERE.max
@@ -360,8 +367,11 @@ def _after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
     return since, until, queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
 
 
-def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
-    """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
+def _reached_ranges(queue: QueueState) -> Iterator[tuple[int, int, int]]:
+    """Yield the start of each file of a queue and the range that consumers reach, in bytes of the queue.
+
+    There may be holes between files.
+    """
     first = _first_position(queue)
     for start, following in pairwise([*queue.starts, queue.end]):
         size = queue.written_in(start) if isinstance(queue, BatchQueueState) else queue.file_size_bytes
@@ -381,7 +391,7 @@ def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entrie
         yield entries[queue.reaches(at, entries)] if queue.hides_entries else entries
 
 
-def _incomplete(
+def _segments_without_chain(
     store: Store,
     segments: list[Segment],
     end: int,
@@ -389,9 +399,9 @@ def _incomplete(
     runs: EntryRuns | None,
     spans: list[Span],
 ) -> list[Segment]:
-    """Segments whose entries do not follow each other from the start to the blank or the end.
+    """Return the segments whose entries form no chain from the start to the blank or the end of the log.
 
-    ``spans`` gets all entries that consumers reach.
+    All entries that consumers reach are added to ``spans``.
     """
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([min(s.end_phy_offset, end) for s in segments], np.int64)
@@ -421,20 +431,22 @@ def _incomplete(
     return [
         segment
         for number, segment in enumerate(segments)
-        if not is_chain[number] or not _ends_there(store, segment, int(last[number]), int(ends[number]))
+        if not is_chain[number] or not _records_end_at(store, segment, int(last[number]), int(ends[number]))
     ]
 
 
 def _files_of(
     queue: QueueState, log_start: int, log_end: int, *, uses_runs: bool
 ) -> Iterator[tuple[int, int, EntryRun | None]]:
-    """What consumers reach of a queue, file by file: from, to, and the file's run where that tells just this part.
+    """Yield the range of each queue file that consumers reach, and the file's run if it describes just this range.
 
-    It does where it ends with the part and in front of the log's end, and where what it holds in front of the part lies in
-    front of the log's start.
+    It does if both hold:
+
+    * the run ends at the end of the range, and its entries point before the log's end
+    * its entries before the range point before the log's start
     """
     width = queue.entry_size_bytes
-    for start, low, high in _stretches(queue):
+    for start, low, high in _reached_ranges(queue):
         run = queue.plain_run(start) if uses_runs else None
         if run is not None and (start + run.length * width != high or run.last >= log_end):
             run = None
@@ -444,8 +456,8 @@ def _files_of(
         yield low, high, run
 
 
-def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
-    """Whether the records of a segment end at ``at``: with the log, with the segment, or with a blank."""
+def _records_end_at(store: Store, segment: Segment, at: int, end: int) -> bool:
+    """Return True if a segment's records end at ``at``: at the end of the log or segment, or before a blank."""
     if at >= end:
         return at == end
     prefix = store.log.read(at, record.PREFIX.size_bytes)
@@ -456,7 +468,7 @@ def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
 
 
 def _holds_data(log: SegmentSequence, start: int, end: int) -> bool:
-    """Whether a part of one file, as a rule shorter than a record, holds anything but zeros."""
+    """Return True if a range of a file, usually shorter than a record, has a byte that is not zero."""
     if end - start > record.MAX_RECORD_SIZE_BYTES:
         segment = log.find(start)
         return segment is not None and log.used_end(segment.phy_offset) > start
