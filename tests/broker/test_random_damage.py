@@ -27,6 +27,7 @@ SEED_OF_FEW: Final = 47
 SEED_OF_MANY: Final = int(os.environ.get("RMQCTL_RANDOM_SEED") or random.randrange(1 << 32))
 _MOST_WRONG: Final = 0.005  # of the cases
 _LONG_START_MS: Final = 60_000
+_STORES_PER_JVM: Final = 100  # a store that never ends its start leaves threads that slow down the next ones
 
 Judge = Callable[[str, Iterable[Draw], Path, int], Iterable[tuple[str, RandomDamage, dict[str, Any]]]]
 
@@ -47,7 +48,9 @@ def _cases(few: int) -> list[Any]:
 def _wrong(judge: Judge, version: str, count: int, seed: int, folder: Path) -> dict[str, dict[str, Any]]:
     """What is wrong with each case. One is judged again, with more time to start, before it counts: the machine may be busy."""
     drawn = [(base, case, seed) for base, cases in draws(version, count, seed).items() for case in cases]
-    first = [*judge(version, drawn, folder / "all", START_MS)]
+    first = []
+    for start in range(0, count, _STORES_PER_JVM):
+        first += judge(version, drawn[start : start + _STORES_PER_JVM], folder / f"from-{start}", START_MS)
     assert len(first) == count
     doubtful = [(base, case, seed) for base, case, found in first if found]
     again = judge(version, doubtful, folder / "again", _LONG_START_MS) if doubtful else ()
