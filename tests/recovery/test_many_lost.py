@@ -175,7 +175,7 @@ def test_many_are_as_few(
     _as_rows(monkeypatch, 1 << 30)
     one_by_one = opener.recover(store.root, options=OPTIONS[option])
     _as_rows(monkeypatch, 2)
-    for name, value in (("_MOST_HELD_ROWS", 40), ("_STRETCH_SIZE_BYTES", 1 << 13), ("_CHUNK_ROWS", 16)):
+    for name, value in (("_MOST_HELD_ROWS", 40), ("_PART_SIZE_BYTES", 1 << 13), ("_CHUNK_ROWS", 16)):
         monkeypatch.setattr(rows, name, value)
     many = opener.recover(store.root, options=OPTIONS[option])
     assert many.lost

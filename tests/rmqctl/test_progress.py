@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rmqctl.app import main
-from rmqctl.output.formats import progress_bar as module
+from rmqctl.output import progress_bar as module
 from rmqctl.output.progress_bar import Course, progress
 from tests.conftest import DamagedStore
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, on_terminal

@@ -75,6 +75,7 @@ def test_the_version_loads_not_even_the_parser() -> None:
         "rmqctl",
         "rmqctl.app",
         "rmqctl.exit_codes",
+        "rmqctl.output",
         "rmqctl.signals",
         "rmqctl.output.streams",
     }
