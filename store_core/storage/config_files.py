@@ -276,7 +276,7 @@ def _changes(path: Path) -> bool:
 
 def _fall_back(root: Path, name: str, main_trouble: str) -> ConfigFile:
     bak_name = name + paths.BAK_SUFFIX
-    who = "a broker refuses"
+    refusing = "a broker refuses"
     try:
         bak, bak_trouble = _read(root / bak_name)
     except JsonTooLargeError as error:
@@ -288,13 +288,13 @@ def _fall_back(root: Path, name: str, main_trouble: str) -> ConfigFile:
         except (JsonError, ConfigError) as error:
             bak_trouble = str(error)
             if isinstance(error, _SomeRefuseError):
-                who = "brokers of some releases refuse"
+                refusing = "brokers of some releases refuse"
     if bak_trouble:
-        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {who} to start"
-        return ConfigFile(name, loads=False, findings=(_told(text, name),))
+        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {refusing} to start"
+        return ConfigFile(name, loads=False, findings=(_broken_file(text, name),))
     if main_trouble:
         text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
-        return ConfigFile(name, findings=(_told(text, name),))
+        return ConfigFile(name, findings=(_broken_file(text, name),))
     return ConfigFile(name)
 
 
@@ -335,7 +335,7 @@ def _refused(error: OSError) -> str:
     return f"{_NOT_GIVEN if error.errno == errno.EIO else 'it cannot be read'} ({error.strerror})"
 
 
-def _told(text: str, name: str) -> Finding:
+def _broken_file(text: str, name: str) -> Finding:
     """Return finding P004. If the disk fails, the advice is to copy the store: the file itself may be good."""
     found = finding("P004", text, file=name)
     return replace(found, advice=f"{DISK_FAILS[:1].upper()}{DISK_FAILS[1:]}.") if _NOT_GIVEN in text else found
@@ -347,7 +347,7 @@ def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
     except JsonTooLargeError as error:
         read, trouble = None, f"it is {error.what}"
     if trouble:
-        return None, [_told(f"{paths.TIMERCHECK}: {trouble}", paths.TIMERCHECK)]
+        return None, [_broken_file(f"{paths.TIMERCHECK}: {trouble}", paths.TIMERCHECK)]
     if read is None:
         return None, []
     size_bytes = timer.CHECK.size_bytes

@@ -21,7 +21,7 @@ MORE_FILES = "raise the limit of open files (ulimit -n) and run the command agai
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
 NO_FILE = "a folder stands where a file belongs: move it out of the store, and run the command again"
 _NO_PIPE = "move it away, or mount the disk that it is a link to, and run the command again"
-_MOST_NEAR = 256
+_MOST_BY_ID = 256
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -111,23 +111,23 @@ class FileCache:
         self._capacity = capacity
         self._open: OrderedDict[Path, int] = OrderedDict()
         # The same by the path's id, for a path's hash takes as long as a read; the path is kept so that its id stays its own.
-        self._near: dict[int, tuple[int, Path]] = {}
+        self._by_id: dict[int, tuple[int, Path]] = {}
 
     def descriptor(self, path: Path) -> int:
-        near = self._near.get(id(path))
-        if near is not None:
-            return near[0]
+        cached = self._by_id.get(id(path))
+        if cached is not None:
+            return cached[0]
         fd = self._open.get(path)
         if fd is None:
             if len(self._open) >= self._capacity:
                 os.close(self._open.popitem(last=False)[1])
-                self._near.clear()
+                self._by_id.clear()
             fd = self._open[path] = open_read_only(path)
         else:
             self._open.move_to_end(path)
-        if len(self._near) >= _MOST_NEAR:
-            self._near.clear()
-        self._near[id(path)] = fd, path
+        if len(self._by_id) >= _MOST_BY_ID:
+            self._by_id.clear()
+        self._by_id[id(path)] = fd, path
         return fd
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
@@ -135,9 +135,9 @@ class FileCache:
 
         Raises FailedError if the file exists and cannot be read.
         """
-        near = self._near.get(id(path))
+        cached = self._by_id.get(id(path))
         try:
-            descriptor = self.descriptor(path) if near is None else near[0]
+            descriptor = self.descriptor(path) if cached is None else cached[0]
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -176,12 +176,12 @@ class FileCache:
 
     def close(self) -> None:
         """Close all descriptors; a later read opens its file again."""
-        self._near.clear()
+        self._by_id.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 
     def __del__(self) -> None:
-        if hasattr(self, "_near"):  # else a signal interrupted the constructor
+        if hasattr(self, "_by_id"):  # else a signal interrupted the constructor
             self.close()  # views of a log (overlays, logs of several folders) have caches that no other object closes
 
 

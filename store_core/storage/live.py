@@ -183,11 +183,11 @@ def _descriptors(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
         for name in os.listdir(folder):
             with suppress(OSError):
                 path = os.readlink(f"{folder}/{name}")
-                if path.startswith("/") and (places.has_path(path) or _is_ours(f"{folder}/{name}", places)):
+                if path.startswith("/") and (places.has_path(path) or _is_store_file(f"{folder}/{name}", places)):
                     yield path, _opened_for_writing(pid, name)
 
 
-def _is_ours(link: str, places: _Inodes) -> bool:
+def _is_store_file(link: str, places: _Inodes) -> bool:
     info = os.stat(link)
     return places.has_inode(info.st_dev, info.st_ino)
 

@@ -16,19 +16,19 @@ class Begin:
     """
 
     def __init__(self, files: SegmentSequence) -> None:
-        self._now = files
+        self._files = files
 
     @property
     def phy_offset(self) -> int:
         """Offset of the first byte that still exists. Costs a look at one file, unless that is gone."""
-        if self._now.segments and not is_there(self._now.segments[0].path):
-            relisted = self._now.relisted()
-            self._now = relisted if _folders(relisted) == _folders(self._now) else self._now
-        return self._now.min_phy_offset
+        if self._files.segments and not is_there(self._files.segments[0].path):
+            relisted = self._files.relisted()
+            self._files = relisted if _folders(relisted) == _folders(self._files) else self._files
+        return self._files.min_phy_offset
 
     def has_passed(self, end_phy_offset: int) -> bool:
         """Return True if all bytes before an offset are gone."""
-        return end_phy_offset <= self._now.min_phy_offset or end_phy_offset <= self.phy_offset
+        return end_phy_offset <= self._files.min_phy_offset or end_phy_offset <= self.phy_offset
 
 
 def _folders(files: SegmentSequence) -> set[Path]:

@@ -45,7 +45,7 @@ class StoreLock:
     def acquire(self) -> Self:
         """Take the lock; make the file if the store has none."""
         try:
-            with self._alone():
+            with self._excluding_others():
                 while not self._try():
                     pass  # the file was replaced between opening and locking it
         except OSError as error:
@@ -61,7 +61,7 @@ class StoreLock:
 
     def remove_file(self) -> None:
         """Remove the file while the lock is held, for a store that had none. Raises OSError."""
-        with self._alone(), self._writer.keeping_folder_mtime(""):
+        with self._excluding_others(), self._writer.keeping_folder_mtime(""):
             self._writer.unlink(LOCK)
         self._writer.sync_folder("")
         self.created = False
@@ -73,7 +73,7 @@ class StoreLock:
         self.release()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _excluding_others(self) -> Iterator[None]:
         """Keep other rmqctl processes from making or locking the file, so that the process that made it locks it first.
 
         Otherwise a second process could lock the new file, take it for the store's own, and not remove it. The kernel holds

@@ -179,13 +179,13 @@ class RemoteObjects:
         return None
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
-        found = zip(names, _side_by_side(self.read, names), strict=True)
+        found = zip(names, _concurrently(self.read, names), strict=True)
         return {name: data for name, data in found if data is not None}
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         names = list(names)
         if len(names) <= _FEW:
-            found = zip(names, _side_by_side(self._size_of, names), strict=True)
+            found = zip(names, _concurrently(self._size_of, names), strict=True)
             return {name: size for name, size in found if size is not None}
         folders = dict.fromkeys(name.partition("/")[0] for name in names)
         return {name: size for folder in folders for name, size in self._listed(folder).items()}
@@ -220,7 +220,7 @@ class RemoteObjects:
     def remove_all(self, names: Sequence[str]) -> None:
         """Remove the first file before the others: if the server denies that, the others stay."""
         for some in (names[:1], names[1:]):
-            list(_side_by_side(self.remove, some))
+            list(_concurrently(self.remove, some))
 
     def remove_folder(self, name: str) -> None:
         """Remove the empty object that clients make for a folder when they remove its last file."""
@@ -242,7 +242,7 @@ class RemotePart(ResultFile):
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
         self._path = path
-        self._is_left_alone = False
+        self._is_in_use = False
         with told(path), _no_bucket(path):
             self._stream = call_again(pauses_of, _files(path).open_output_stream, _key(path))
 
@@ -258,18 +258,18 @@ class RemotePart(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if not self._is_left_alone:
+            if not self._is_in_use:
                 with told(self._path), _still_known(self._path):
                     self._ask(self._stream.close)
 
     def _ask(self, call: Callable[..., object], *words: object) -> None:
         """Call a method of the stream. After an interruption the stream is left to the thread that still waits, for two must not use it."""
-        self._is_left_alone = True
+        self._is_in_use = True
         try:
             asked(call, *words)
-            self._is_left_alone = False
+            self._is_in_use = False
         except Exception:
-            self._is_left_alone = False
+            self._is_in_use = False
             raise
 
     def discard(self) -> None:
@@ -287,7 +287,7 @@ def _read_all(files: Any, key: str) -> bytes:
         return data
 
 
-def _side_by_side(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
+def _concurrently(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
     """Yield ``call(name)`` for each name, in order. The calls run concurrently, for most of their time is latency.
 
     When an error is raised, no call is under way any more.

@@ -124,19 +124,19 @@ class OverlayCache(FileCache):
         self._patches = {path: sorted([*found, *under.get(path, ())], key=_start) for path, found in shown.items()}
         self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
         self._sizes = sizes
-        self._own = self._patches  # the patches that this thread reads
+        self._thread_patches = self._patches  # the patches that this thread reads
         self._logs: dict[int, SegmentSequence] = {}  # shared by the patches: they are many, the logs few
 
     def apart(self) -> OverlayCache:
         other = OverlayCache({}, self._sizes)
         other.beneath, other._patches, other._starts = self.beneath, self._patches, self._starts
-        other._own = {}  # filled by need, for a segment's walk reads one file of many
+        other._thread_patches = {}  # filled by need, for a segment's walk reads one file of many
         return other
 
     def _patches_of(self, path: Path) -> Sequence[Patch]:
-        found = self._own.get(path)
+        found = self._thread_patches.get(path)
         if found is None:
-            found = self._own[path] = [patch.apart(self._logs) for patch in self._patches.get(path, ())]
+            found = self._thread_patches[path] = [patch.apart(self._logs) for patch in self._patches.get(path, ())]
         return found
 
     def is_plain(self, path: Path) -> bool:

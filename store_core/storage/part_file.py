@@ -55,9 +55,9 @@ class PartFile(ResultFile):
         self._blocks = [KEPT.take(_BLOCK_SIZE_BYTES)]  # the block being filled; later also the one being written
         self._filled_bytes = 0  # of the first one
         self._thread: ThreadPoolExecutor | None = None
-        self._on_its_way: Future[None] | None = None
+        self._pending_write: Future[None] | None = None
         self._ops = FileOps()
-        with self._told():
+        with self._reporting_errors():
             self._ops.create(path, _FILE_MODE)
 
     def write(self, data: Any, /) -> int:
@@ -76,7 +76,7 @@ class PartFile(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with self._told():
+            with self._reporting_errors():
                 try:
                     self._wait()
                     self._store(memoryview(self._blocks[0])[: self._filled_bytes], self.size_bytes - self._filled_bytes)
@@ -100,17 +100,17 @@ class PartFile(ResultFile):
             self._thread = ThreadPoolExecutor(1, THREAD)
             self._blocks.append(KEPT.take(_BLOCK_SIZE_BYTES))
             self._is_direct = self._ops.write_directly(self.path, True)
-        with self._told():
+        with self._reporting_errors():
             self._wait()
         offset = self.size_bytes - _BLOCK_SIZE_BYTES
-        self._on_its_way = self._thread.submit(self._store, memoryview(self._blocks[0]), offset)
+        self._pending_write = self._thread.submit(self._store, memoryview(self._blocks[0]), offset)
         self._blocks.reverse()
         self._filled_bytes = 0
 
     def _wait(self) -> None:
-        if self._on_its_way is not None:
-            on_its_way, self._on_its_way = self._on_its_way, None
-            on_its_way.result()
+        if self._pending_write is not None:
+            pending, self._pending_write = self._pending_write, None
+            pending.result()
 
     def _store(self, data: memoryview, offset: int) -> None:
         self.crc32c = crc32c(data, self.crc32c)
@@ -134,7 +134,7 @@ class PartFile(ResultFile):
             self._thread = None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

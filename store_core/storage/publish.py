@@ -26,7 +26,7 @@ UNFINISHED: Final = "_unfinished"
 _MARK: Final = "lock"
 _MARK_TEXT: Final = b"An rmqctl export that is not finished. Run it again, or remove this folder.\n"
 _BEGUN: Final = "begun.json"
-_OURS: Final = "files.txt"
+_REMOVABLE: Final = "files.txt"
 _NOTE: Final = ".note"
 _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
@@ -89,7 +89,7 @@ class ResultFolder:
                 unlock_file(self._lock)
                 self._lock = None
 
-    # What is there
+    # Reading
 
     def manifest(self) -> bytes | None:
         """Return the current manifest, None if there is none."""
@@ -138,7 +138,7 @@ class ResultFolder:
         kept = {
             _MARK,
             _BEGUN,
-            _OURS,
+            _REMOVABLE,
             *(name + _NOTE for name in notes),
             *(part for parts in notes.values() for part in parts),
         }
@@ -163,7 +163,7 @@ class ResultFolder:
         """
         moves, standing = list(parts), set(standing)
         with result_problem("publishing results"):
-            self._note_ours({*replaced, *(final for _, final in moves)})
+            self._note_removable({*replaced, *(final for _, final in moves)})
             if not standing and (self.path / MANIFEST).exists():
                 self._ops.unlink(self.path / MANIFEST)
                 self._ops.sync_folder(self.path)
@@ -183,7 +183,7 @@ class ResultFolder:
         """Keep the result as it is; the remains of the work are removed on exit."""
         self._published = True
 
-    # Small things
+    # Helpers
 
     def _entries(self) -> set[str]:
         try:
@@ -259,7 +259,7 @@ class ResultFolder:
 
     def _clear_results(self, standing: set[str]) -> None:
         """Remove the files of publications from the result's folders that no longer belong to the result."""
-        gone = self._ours() - standing
+        gone = self._removable() - standing
         for table in self._tables if gone else ():
             for folder, _, names in os.walk(self.path / table, topdown=False):
                 of_it = [name for name in sorted(names) if self._name_of(Path(folder) / name) in gone]
@@ -271,17 +271,17 @@ class ResultFolder:
     def _name_of(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()
 
-    def _ours(self) -> set[str]:
+    def _removable(self) -> set[str]:
         """Return the names of files that this result, or an earlier one, may remove."""
-        noted = self._read(self.staging / _OURS)
+        noted = self._read(self.staging / _REMOVABLE)
         return set(noted.decode(errors="surrogateescape").split("\n")) - {""} if noted else set()
 
-    def _note_ours(self, names: set[str]) -> None:
+    def _note_removable(self, names: set[str]) -> None:
         """Save the names of the files of a publication, for a killed one leaves no manifest that names them."""
-        known = self._ours()
+        known = self._removable()
         if not names <= known:
             text = "".join(f"{name}\n" for name in sorted(known | names))
-            self._save(self.staging / _OURS, text.encode(errors="surrogateescape"))
+            self._save(self.staging / _REMOVABLE, text.encode(errors="surrogateescape"))
 
 
 def remove_part(path: Path) -> None:

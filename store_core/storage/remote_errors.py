@@ -75,7 +75,7 @@ _TROUBLE: Final = (
         pauses_seconds=BRIEFLY_SECONDS,
     ),
 )
-_SAID: Final = re.compile(
+_DETAIL: Final = re.compile(
     r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+|(?<=Azure Error: \[\] )[^.\n]{1,120}"
     r"|expected payload to be a JSON object|json input is not an object"
 )
@@ -104,8 +104,8 @@ def _failure(path: RemotePath, text: str) -> StoreError:
         return FailedError(what, path=str(path), to_do="see what it says")
     if trouble.what == "no such bucket":
         return NotAStoreError(trouble.what, path=str(path), to_do=trouble.to_do)
-    said = _SAID.search(text)
-    what = f"{trouble.what}{f' ({said[0]})' if said else ''}"
+    detail = _DETAIL.search(text)
+    what = f"{trouble.what}{f' ({detail[0]})' if detail else ''}"
     return FailedError(what, path=str(path), to_do=trouble.to_do or _CREDENTIALS[path.scheme])
 
 

@@ -51,7 +51,7 @@ class SyncBatch:
             if device in self._watched and len(waiting) > FEW:
                 self._ops.sync_file_system(self._watched[device])
                 continue
-            for real, is_folder in self._each(waiting):
+            for real, is_folder in self._files_first(waiting):
                 if is_folder:
                     self._ops.sync_folder(real)
                 else:
@@ -59,6 +59,6 @@ class SyncBatch:
         self._waiting.clear()
 
     @staticmethod
-    def _each(waiting: dict[tuple[Path, bool], None]) -> Iterator[tuple[Path, bool]]:
+    def _files_first(waiting: dict[tuple[Path, bool], None]) -> Iterator[tuple[Path, bool]]:
         """Return the files, then the folders, so that a durable name leads to durable bytes."""
         return iter(sorted(waiting, key=lambda entry: entry[1]))

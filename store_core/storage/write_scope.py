@@ -45,7 +45,7 @@ class Places:
     def _resolve(self, path: str) -> Path:
         if self._is_plain(path):
             return Path(f"{self._root}/{path}")
-        real = self._resolve_anew(path)
+        real = self._resolve_unknown(path)
         above, slash, _ = path.rpartition("/")
         if slash and str(real) == f"{self._root}/{path}":
             if len(self._plain_folders) >= _FOLDERS_REMEMBERED:
@@ -58,7 +58,7 @@ class Places:
         above, _, name = path.rpartition("/")
         return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
 
-    def _resolve_anew(self, path: str) -> Path:
+    def _resolve_unknown(self, path: str) -> Path:
         parts = path.split("/")
         if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
