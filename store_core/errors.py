@@ -91,7 +91,7 @@ class FailedError(StoreError):
 
 
 class UnreadableError(FailedError):
-    """A file of a store exists, and the kernel refuses to read it: ``number`` is the errno, ``at`` the position in the file."""
+    """A file of a store exists and the kernel refuses to read it. ``number`` is the errno, ``at`` the position in the file."""
 
     number = 0
     at = 0

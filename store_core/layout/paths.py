@@ -114,7 +114,10 @@ def parse_segment_name(name: str) -> int | None:
 
 
 def parse_long(name: str) -> int | None:
-    """Return the number that a broker parses from a file's name (``Long.parseLong``: any length, signs allowed), None if it is none."""
+    """Return the number that a broker parses from a file's name by ``Long.parseLong``, None if it is none.
+
+    Any number of digits and a sign are allowed.
+    """
     digits = name.removeprefix("-" if name.startswith("-") else "+")
     if not digits.isdecimal():
         return None
@@ -129,6 +132,6 @@ def parse_negative_queue_id(name: str) -> int | None:
 
 
 def parse_queue_id(name: str) -> int | None:
-    """Return the queue id of a folder's name; None for a name that no broker writes, though it may parse as a number."""
+    """Return the queue id of a folder's name, None for a name that no broker writes, even if it parses."""
     number = int(name) if name.isdecimal() and len(name) <= len(str(LARGEST_QUEUE_ID)) else None
     return number if number is not None and number <= LARGEST_QUEUE_ID and name == str(number) else None

@@ -19,7 +19,7 @@ def new_pages(size_bytes: int) -> mmap:
 
 
 class Buffers:
-    """Buffers that the windows of one segment leave to those of the next: the kernel has to clear fresh memory first."""
+    """Buffers that the windows of one segment leave to those of the next. The kernel would have to clear fresh memory."""
 
     def __init__(self) -> None:
         self._free: list[mmap] = []

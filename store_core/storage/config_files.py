@@ -1,4 +1,7 @@
-"""Read config files as a broker loads them: the file, else its ``.bak``, else nothing (store behaviour 1.1; store format, section 9)."""
+"""Read config files as a broker loads them: the file, else its ``.bak``, else nothing.
+
+Store behaviour 1.1; store format, section 9.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ class ConfigFiles:
 
     @property
     def has_none(self) -> bool:
-        """True if the store has no config file, not even a broken one: it is a copy of the log and queues alone."""
+        """True if the store has no config file, not even a broken one. It is a copy of the log and queues alone."""
         files = [file for file in self.files if file.name.startswith(f"{paths.CONFIG}/")]
         return not self.in_rocksdb and all(file.source == "none" and not file.findings for file in files)
 

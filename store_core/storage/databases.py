@@ -45,7 +45,7 @@ def ran_under_55(root: Path) -> bool:
 
 
 def runs_under_55(store: Store) -> bool:
-    """Return True if the release named for the store is 5.5 or later, or if none is named and 5.5 ran last."""
+    """Return True if the release named for the store, by default the last one that ran, is 5.5 or later."""
     if store.settings.broker_version is not None:
         return [*map(int, re.findall(r"\d+", store.settings.broker_version))][:2] >= _FIRST_OF_55
     return ran_under_55(store.root)

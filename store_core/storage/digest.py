@@ -93,9 +93,9 @@ def digest_of(chunks: Iterable[bytes | memoryview | Hole]) -> Digest:
 
 
 def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
-    """Return how many bytes of a range are in the file and in no hole; holes count where the file system does not report them.
+    """Return how many bytes of a range are in the file and in no hole. Raises OSError.
 
-    Raises OSError.
+    Holes count where the file system does not report them.
     """
     fd = open_read_only(path)
     try:
@@ -152,7 +152,7 @@ def _product(a: int, b: int) -> int:
 
 
 def _next_data(fd: int, at: int, end: int) -> int:
-    """Return the next position from ``at`` on that is in no hole; ``at`` where the file system does not report holes."""
+    """Return the first position >= ``at`` in no hole, ``at`` where the file system does not report holes."""
     try:
         return min(os.lseek(fd, at, os.SEEK_DATA), end)
     except OSError as error:

@@ -10,7 +10,7 @@ from store_core.storage.remote_path import is_remote
 
 
 def half_changed(root: Path) -> str | None:
-    """Return a warning for readers if a change of the store is half done: its files are then partly old, partly new. None otherwise."""
+    """Return a warning for readers if a change of the store is half done, else None. Its files are then partly old, partly new."""
     if is_remote(root) or not (root / OURS).exists():
         return None
     from store_core.storage.journal import unfinished  # late, for most commands return above

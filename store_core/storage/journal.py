@@ -351,7 +351,7 @@ def read_head(root: Path, id: str) -> JournalHead:
 
 
 def _last_mark(file: io.BufferedReader) -> State | None:
-    """Return the last mark among the whole lines from the file's position on, without parsing a line or holding a longer one than a mark."""
+    """Return the last mark among the whole lines after the file's position. No line is parsed, and none longer than a mark held."""
     found = None
     for line in iter(lambda: file.readline(_LONGEST_MARK_BYTES), b""):
         if (name := _name(line)) in MARKS and _is_whole(line):

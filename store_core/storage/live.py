@@ -88,7 +88,7 @@ def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ())
 
 
 def lock_holder(path: Path) -> Process | None:
-    """Return the process that holds byte 0 of a lock file, None if there is none or it is this process. Read-only."""
+    """Return the other process that holds byte 0 of a lock file, None if there is none. Read-only."""
     with suppress(OSError):
         info = os.stat(path)
         if (info.st_dev, info.st_ino) in held_inodes:
@@ -102,7 +102,7 @@ def lock_holder(path: Path) -> Process | None:
 
 
 def holder_of_descriptor(fd: int) -> Process | None:
-    """Return the process that keeps this one from locking byte 0 of an open lock file, None if there is none."""
+    """Return the other process that holds byte 0 of an open lock file, None if there is none."""
     request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCK_START, _LOCK_LENGTH, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, request))
     if kind == fcntl.F_UNLCK:
@@ -200,7 +200,7 @@ def _opened_for_writing(pid: int, fd: str) -> bool:
 
 
 def _mappings(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
-    """Yield the mapped files and whether they can be written: a broker closes a segment's descriptor and keeps it mapped ``rw-s``."""
+    """Yield the mapped files and whether they can be written. A broker closes a segment's descriptor and keeps it mapped ``rw-s``."""
     with suppress(OSError), (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             words = line.rstrip("\n").split(maxsplit=5)

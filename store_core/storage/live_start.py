@@ -9,7 +9,7 @@ from store_core.storage.sequence import SegmentSequence
 
 
 class Begin:
-    """The current start of a sequence, which may have moved since the files were listed; fixed for views and object stores.
+    """The current start of a sequence, which may have moved since the files were listed. Fixed for views and object stores.
 
     Brokers leave the newest file, and files in each folder of a log in several: if a folder has none left, a disk is missing,
     and the start stays.

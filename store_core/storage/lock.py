@@ -147,7 +147,7 @@ class StoreLock:
 
 
 def _flocked(folder: int) -> bool:
-    """Lock a folder; return False if another process has it locked, True also where the file system has no such locks."""
+    """Lock a folder; return False if another process has it locked. True also where the file system has no such locks."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

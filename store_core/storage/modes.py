@@ -33,7 +33,7 @@ def no_wider_than(roots: Iterable[Path]) -> Iterator[None]:
 
 
 def _hidden_bits(root: Path) -> int:
-    """Return all bits of the classes of users that cannot read the root, the log's folder or the first file in it."""
+    """Return all bits of the user classes that cannot read the root, the log's folder or its first file."""
     log = root / paths.COMMITLOG
     looked_at = [root, log]
     with suppress(OSError):

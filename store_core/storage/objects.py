@@ -55,7 +55,7 @@ class Objects(Protocol):
         ...
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
-        """Return True if a file is as it was written: by its checksum, or by its length where files cannot be torn."""
+        """Return True if a file is as it was written. Checks the checksum, or the length where files cannot be torn."""
         ...
 
     def remove(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Map the queues of a tree to their files, with little memory for each: a broker may have tens of thousands."""
+"""Map the queues of a tree to their files, with little memory for each. A broker may have tens of thousands."""
 
 from __future__ import annotations
 

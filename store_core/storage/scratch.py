@@ -22,10 +22,10 @@ def lay_out_links(
     removed: Collection[str],
     left_out: Collection[str] = (),
 ) -> Path:
-    """Lay the store at ``root`` out in ``folder`` as after a change, with links to unchanged files; return the shadow's root.
+    """Lay the store at ``root`` out in ``folder`` as after a change, with links to unchanged files.
 
-    Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders, and folders ``left_out``
-    entirely. Nothing of the store is touched. Raises OSError if the scratch folder has no room.
+    Returns the shadow's root. Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders,
+    and folders ``left_out`` entirely. Nothing of the store is touched. Raises OSError if the scratch folder has no room.
     """
     shadow = folder / "store"
     skipped = {OURS, *left_out}

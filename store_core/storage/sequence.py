@@ -154,7 +154,7 @@ class SegmentSequence:
         return self._cache
 
     def holding(self, segment: Segment) -> SegmentSequence:
-        """Return a sequence whose reads in a file's range return that file's bytes: this one, or the file alone if it overlaps these."""
+        """Return a sequence that reads a file's own bytes: this one, or the file alone if it overlaps these files."""
         place = bisect_right(self._starts, segment.phy_offset) - 1
         if place >= 0 and self.segments[place].path == segment.path:
             return self
@@ -181,7 +181,7 @@ class SegmentSequence:
         return SegmentSequence(self.folders, self._cache, self.file_size_bytes or None, choices=self._choices)
 
     def is_plain(self, segment: Segment) -> bool:
-        """Return True if a segment is a local file that holds just what reads return, so that other code may read it directly."""
+        """Return True if a segment is a local file that holds just what reads return. Other code may then read it directly."""
         return self._cache.is_plain(segment.path)
 
     def _list(self, choices: Mapping[int, Path]) -> tuple[list[Segment], list[Stray]]:
@@ -216,7 +216,10 @@ class SegmentSequence:
                 yield segment
 
     def _within_reach(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Yield the segments; a file too far after the one before, or beyond the largest offset, has a wrong name and becomes a stray."""
+        """Yield the segments within reach; the others become strays.
+
+        Their names must be wrong: they start too far after the file before, or end beyond the largest offset.
+        """
         last: Segment | None = None
         reach = _MOST_MISSING_FILES * self.file_size_bytes
         for segment in segments:
@@ -312,9 +315,10 @@ class SegmentSequence:
         return self._cache.read_into(segment.path, phy_offset - segment.phy_offset, buffer[:room])
 
     def used_end(self, phy_offset: int) -> int:
-        """Return the offset after the last non-zero byte of the file at ``phy_offset``; the file's start if all bytes are zero.
+        """Return the offset after the last non-zero byte of the file at ``phy_offset``.
 
-        The result is remembered, so for a file that another process is writing it may be out of date.
+        If all bytes are zero, that is the file's start. The result is remembered, so for a file that another process is writing
+        it may be out of date.
         """
         segment = self.find(phy_offset)
         if segment is None:
@@ -357,7 +361,7 @@ class SegmentSequence:
         return data_at is None or data_at >= end
 
     def next_data(self, phy_offset: int) -> int | None:
-        """Return the first offset >= ``phy_offset`` in the same file that is in no hole; None if only holes follow in it."""
+        """Return the first offset >= ``phy_offset`` in the same file and in no hole, None if only holes follow."""
         segment = self.find(phy_offset)
         if segment is None:
             return None

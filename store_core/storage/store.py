@@ -70,7 +70,7 @@ class Store(Closing):
         return view
 
     def relative(self, path: Path) -> str:
-        """Return a path as findings and plans name it: relative to the root if it lies under it, else in full."""
+        """Return a path as findings and plans name it: relative if it lies under the root, else in full."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
@@ -138,7 +138,7 @@ class Store(Closing):
         return found
 
     def queue_alone(self, topic: str, queue_id: int) -> SegmentSequence | None:
-        """Return one queue as ``queue``, for callers that only read its files: the file size is wrong if its only file was cut."""
+        """Return one queue as ``queue``, for callers that only read its files. The file size is wrong if its only file was cut."""
         if "queues" in self.__dict__:
             return self.queues.get(QueueKey(topic, queue_id))
         if (
@@ -191,7 +191,7 @@ class Store(Closing):
                 yield key, path
 
     def _tree_entries(self, tree: str) -> Iterator[tuple[QueueKey | None, Path, bool]]:
-        """Yield the entries in a tree's topics, and those next to the topics: queue (None if it is none), path, is a folder.
+        """Yield the entries in a tree's topics and next to the topics: queue, path, is a folder. The queue may be None.
 
         A broker parses the queue's number from the folder's name, then looks for the files in the folder that it would have
         made for it: `007` is no folder of queue 7, and a topic whose name is not UTF-8 has no folder for Java.

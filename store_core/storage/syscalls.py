@@ -48,7 +48,7 @@ class FileOps:
             raise
 
     def write_directly(self, path: Path, wanted: bool) -> bool:
-        """Switch writes past the page cache on or off; return True if writes to the file bypass it from now on.
+        """Switch writes past the page cache on or off, and return True if they bypass it from now on.
 
         The file system may refuse. Memory address, position and length of each direct write must be multiples of a page.
         """

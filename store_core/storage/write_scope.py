@@ -54,7 +54,7 @@ class Places:
         return real
 
     def _is_plain(self, path: str) -> bool:
-        """Return True if a path is known to be in a folder below the root without a link in the folder's path."""
+        """Return True if a path is in a folder below the root that is known to contain no link."""
         above, _, name = path.rpartition("/")
         return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
 

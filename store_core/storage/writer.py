@@ -63,7 +63,7 @@ class Writer(Closing):
         self.ops.write(self.path(path), offset, data)
 
     def write_sparse(self, path: str, offset: int, data: bytes) -> None:
-        """Write bytes into a range of a file that holds only zeros or lies after its end; zero blocks stay holes."""
+        """Write bytes into a range that holds only zeros or lies after the file's end; zero blocks stay holes."""
         real = self.path(path)
         for at, block in dense_runs(data):
             self.ops.write(real, offset + at, block)
@@ -183,7 +183,7 @@ def save_file(path: Path | str, data: bytes) -> None:
 
 
 def _made_ahead_if_large(chunks: Iterable[bytes | Hole]) -> Iterator[bytes | Hole]:
-    """Yield the same chunks, made ahead by a thread if the first is large: for a small file the thread takes longer than the write."""
+    """Yield the same chunks, made ahead by a thread if the first is large. A small file is written before a thread starts."""
     source = iter(chunks)
     for first in source:
         yield first
