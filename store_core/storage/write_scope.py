@@ -54,7 +54,7 @@ class Places:
         return real
 
     def _is_plain(self, path: str) -> bool:
-        """Return True if a path is in a folder below the root that is known to contain no link."""
+        """Return True if the folder of a path lies below the root and is known to have no link in its path."""
         above, _, name = path.rpartition("/")
         return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
 
