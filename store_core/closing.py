@@ -1,4 +1,4 @@
-"""What is let go of at the end of a ``with``."""
+"""Close objects at the end of a ``with``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the resources of the object."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,12 @@
-"""The error tree. Damage is never raised: it is returned as findings. An error means: cannot go on.
+"""Define the errors that end the work. Damage is never raised: it is returned as findings.
 
 StoreError
-├── UsageError            the call's words do not fit (exit 2)
+├── UsageError            the call cannot be understood or carried out as worded (exit 2)
 ├── NotAStoreError        the path is missing, no folder, or holds no store (exit 10)
-├── StoreInUseError       a broker or another rmqctl works on it (exit 11)
+├── StoreInUseError       a broker or another rmqctl works on the store (exit 11)
 ├── PlanOutOfDateError    the store has changed since the plan or journal was made (exit 12)
-└── FailedError           anything else that stops the work: I/O, disk full, unsupported (exit 1)
-    └── UnreadableError   a file that is there and cannot be read
+└── FailedError           any other reason to stop: I/O, disk full, unsupported (exit 1)
+    └── UnreadableError   a file exists and cannot be read
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 
 _USER: Final = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})([^/\s?#@]*)@", re.IGNORECASE)
 _QUERY: Final = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2}[^\s?]*\?)[\w.%-]+=[^\s)'\"]*", re.IGNORECASE)
-_CONTAINERS: Final = ("abfs:", "abfss:")  # whose addresses have a container before the @
+_CONTAINERS: Final = ("abfs:", "abfss:")  # their addresses have a container before the @
 _HIDDEN: Final = "***"
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses have lost user names, passwords and signatures."""
+    """Return a text with the user names, passwords and signatures of its addresses hidden."""
     return _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub(_user_hidden, text)) if ":/" in text else text
 
 
@@ -33,7 +33,7 @@ def _user_hidden(found: re.Match[str]) -> str:
 
 
 class StoreError(Exception):
-    """Something that ends the command. ``what`` happened, ``where``, and what ``to_do`` about it."""
+    """An error that ends the command: ``what`` happened, ``where``, and what ``to_do`` about it."""
 
     code = "failed"
 
@@ -63,7 +63,7 @@ class UsageError(StoreError):
 
 
 class NotEmptyError(UsageError):
-    """Something is in a folder that is no result of ours."""
+    """A folder for results holds something else."""
 
 
 class NotAStoreError(StoreError):
@@ -85,13 +85,13 @@ class PlanOutOfDateError(StoreError):
 
 
 class FailedError(StoreError):
-    """The work cannot go on: I/O error, disk full, something this version does not support."""
+    """The work cannot continue: I/O error, disk full, a feature that this version does not support."""
 
     code = "failed"
 
 
 class UnreadableError(FailedError):
-    """A file of a store is there, and the system refuses to read it: ``number`` is its errno, ``at`` where in the file."""
+    """A file of a store exists and the kernel refuses to read it. ``number`` is the errno, ``at`` the position in the file."""
 
     number = 0
     at = 0

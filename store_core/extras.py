@@ -1,4 +1,4 @@
-"""Libraries of the extras, which the base does without: which extra brings which, and the command that installs it."""
+"""Name the extra that brings an optional library, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROUGHT_BY: Final = {
 
 
 def assert_installed(module: str, what: str) -> None:
-    """Raise FailedError where ``what`` needs a library of an extra and the library is missing."""
+    """Raise FailedError if ``what`` needs a library of an extra and the library is missing."""
     try:
         found = find_spec(module)
     except ModuleNotFoundError:
@@ -50,7 +50,7 @@ def to_install(module: str) -> str:
 
 
 def _requirement(extra: str) -> list[str]:
-    """Words for pip: the folder, archive, repository or index that this program came from, with an extra."""
+    """Return pip's arguments for an extra, from the folder, archive, repository or index that this program came from."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,6 +1,6 @@
-"""Findings: what is wrong with a store, said with a stable code, and the advice that goes with each code.
+"""Describe what is wrong with a store as findings with stable codes and advice.
 
-Codes are an interface: add to them, never change the meaning of one.
+Codes are an interface: add codes, never change the meaning of one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FINDING_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found. ``file`` is relative to the store root; fields that do not apply are None."""
+    """One problem of a store. ``file`` is relative to the store root; fields that do not apply are None."""
 
     code: str
     severity: Severity
@@ -45,7 +45,7 @@ class Finding:
     advice: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """The FINDING object of the command line's contract."""
+        """Return the FINDING object of the command line's JSON."""
         return {name: getattr(self, name) for name in FINDING_FIELDS}
 
 
@@ -75,7 +75,7 @@ def finding(
     queue_offset: int | None = None,
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding of a known code, with its severity and advice from the table."""
+    """Make a finding of a known code, with severity and advice from ``KINDS``."""
     kind = KINDS[code]
     return Finding(
         code,
@@ -92,10 +92,10 @@ def finding(
 
 
 def counted(number: int, one: str, several: str) -> str:
-    """Return a number with the words that fit it."""
+    """Return a number followed by ``one`` if it is 1, else by ``several``."""
     return f"{number:,} {one if number == 1 else several}"
 
 
 def summary(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many findings there are of each code, in code order."""
+    """Count findings by code, in code order."""
     return dict(sorted(Counter(f.code for f in findings).items()))

@@ -1,5 +1,4 @@
-"""Python's collector of garbage. Modules and parsers are made of very many objects that stay; looking through them again and
-again finds nothing."""
+"""Make Python's garbage collector run less often: the many objects of modules and parsers stay, so scanning them finds nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def look_rarely() -> None:
-    """Have this process look for garbage after every 50,000 objects, not after every 700."""
+    """Have this process collect garbage after 50,000 new objects instead of Python's default of 700."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def spare_what_is_there() -> None:
-    """Have this process never look through what it holds now."""
+    """Exclude the objects that this process holds now from all later collections."""
     gc.freeze()

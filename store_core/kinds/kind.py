@@ -1,4 +1,4 @@
-"""What a finding code means."""
+"""Define the meaning of a finding code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to build the index anew from 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a code means (``title``, one line), how bad it is, what it says in full, and what to do."""
+    """A finding code: its ``title`` (one line), its severity, the explanation in full, and the advice."""
 
     code: str
     severity: Severity

@@ -1,1 +1,1 @@
-"""Where every byte of a broker store is: the only home of positions, widths and magic numbers."""
+"""Define where every byte of a broker store is: the only room with positions, widths and magic numbers."""

@@ -1,4 +1,4 @@
-"""The checkpoint file: 24, 32, 40 or 48 bytes used of one page (store format, section 8)."""
+"""Define the checkpoint file, which uses 24, 32, 40 or 48 bytes of one page (store format, section 8)."""
 
 from __future__ import annotations
 

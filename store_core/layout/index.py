@@ -1,4 +1,4 @@
-"""Index files: header, hash slots, entries (store format, section 7)."""
+"""Define index files: header, hash slots, entries (store format, section 7)."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ ENTRY: Final = Layout(
 NO_ENTRY: Final = 0  # entry 0 is never used
 DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
-SLOTS_TO_ENTRIES: Final = 4  # the default proportion, used to tell both from a file's length
+SLOTS_TO_ENTRIES: Final = 4  # the default proportion, from which both follow for a file's length
 KEY_SEPARATOR: Final = "#"
 TAG_MARK: Final = "#T#"  # 5.4.0 indexes tags under topic + this + tag
 
 
 def file_size_bytes(slots: int, entries: int) -> int:
-    """Length of an index file with this many slots and entry places (place 0 included)."""
+    """Return the length of an index file with this many slots and entry places (place 0 included)."""
     return HEADER.size_bytes + slots * SLOT.size_bytes + entries * ENTRY.size_bytes
 
 
 def slot_at(slot: int) -> int:
-    """File offset of a slot."""
+    """Return the file offset of a slot."""
     return HEADER.size_bytes + slot * SLOT.size_bytes
 
 
 def entry_at(slots: int, entry: int) -> int:
-    """File offset of an entry."""
+    """Return the file offset of an entry."""
     return HEADER.size_bytes + slots * SLOT.size_bytes + entry * ENTRY.size_bytes

@@ -1,4 +1,4 @@
-"""The two kinds of message id, before they are written as hex (store format, section 12)."""
+"""Define the two kinds of message id, before they are written as hex (store format, section 12)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 from store_core.layout.record import HOST_V4_SIZE_BYTES, HOST_V6_SIZE_BYTES
 from store_core.layout.schema import Field, Layout
 
-# An offset message id is the store host as stored, then this.
+# An offset message id is the store host as stored, followed by this.
 OFFSET: Final = Layout("offset of a message id", (Field("phy_offset", "i8", "record's start in the log"),))
 OFFSET_ID_V4_SIZE_BYTES: Final = HOST_V4_SIZE_BYTES + OFFSET.size_bytes
 OFFSET_ID_V6_SIZE_BYTES: Final = HOST_V6_SIZE_BYTES + OFFSET.size_bytes
 
-# A unique key is the client's address (4 or 16 bytes), then this.
+# A unique key is the client's address (4 or 16 bytes), followed by this.
 UNIQUE_KEY_TAIL: Final = Layout(
     "unique key behind the address",
     (

@@ -1,4 +1,4 @@
-"""Queue files: entries of 20 and 46 bytes, fillers, and ConsumeQueueExt units (store format, section 6)."""
+"""Define queue files: entries of 20 and 46 bytes, fillers, and ConsumeQueueExt units (store format, section 6)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ EXT_UNIT: Final = Layout(
     ),
 )
 EXT_END_OF_FILE: Final = -1  # an i2 in place of a unit's size: nothing more in this file
-EXT_END_BLANK_SIZE_BYTES: Final = 4  # what a unit must leave free behind it
+EXT_END_BLANK_SIZE_BYTES: Final = 4  # a unit must leave so many bytes after it
 
-# A filler ("pre-blank") entry stands in front of the first entry of a queue that does not begin at its file's start (6.3).
+# Filler ("pre-blank") entries precede the first entry of a queue that does not start at its file's start (6.3).
 FILLER_PHY_OFFSET: Final = 0
 FILLER_SIZE_BYTES: Final = 0x7FFFFFFF
 FILLER_TAGS_CODE: Final = 0
-# What rmqctl puts in place of an entry whose message is lost: one byte before the segment, unreadable, skipped alone (behaviour 8, 15.1).
+# A dead entry replaces an entry whose message is lost: it points one byte before a segment, is unreadable, and is skipped alone
+# (behaviour 8, 15.1).
 DEAD_ENTRY_SIZE_BYTES: Final = 100
 
 # Tag codes at or below this are addresses into ConsumeQueueExt: real offset + Long.MIN_VALUE (6.5).
@@ -56,15 +57,15 @@ DEFAULT_EXT_FILE_SIZE_BYTES: Final = 48 << 20
 
 
 def is_ext_address(tags_code: int) -> bool:
-    """Whether a tag code is the address of a ConsumeQueueExt unit."""
+    """Return True if a tag code is the address of a ConsumeQueueExt unit."""
     return tags_code <= EXT_MAX_ADDRESS
 
 
 def ext_offset(tags_code: int) -> int:
-    """The unit's byte offset in the ext file sequence."""
+    """Return the unit's byte offset in the ext file sequence."""
     return tags_code - EXT_ADDRESS_BASE
 
 
 def rounded_file_size_bytes(configured: int) -> int:
-    """A configured queue file size as the broker uses it: rounded up to whole entries."""
+    """Return a configured queue file size as the broker uses it: rounded up to whole entries."""
     return -(-configured // ENTRY.size_bytes) * ENTRY.size_bytes

@@ -1,4 +1,4 @@
-"""The commit log record, its blank, its sysFlag and its property CRC (store format, sections 2 to 4)."""
+"""Define the commit log record, its blank, its sysFlag and its property CRC (store format, sections 2 to 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from store_core.layout.schema import Field, Layout
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7: the topic length is one byte
 MAGIC_V2: Final = -626843477  # 0xDAA320AB: the topic length is two bytes (5.1.0 and later)
-MAGIC_BLANK: Final = -875286124  # 0xCBD43194: nothing more in this segment
+MAGIC_BLANK: Final = -875286124  # 0xCBD43194: no record follows in this segment
 MAGICS: Final = {MAGIC_V1: "V1", MAGIC_V2: "V2", MAGIC_BLANK: "BLANK"}
 
 PREFIX: Final = Layout(
@@ -19,7 +19,7 @@ PREFIX: Final = Layout(
     ),
 )
 
-# The fixed part in front of the born host.
+# The fixed part before the born host.
 HEAD: Final = Layout(
     "record head",
     (
@@ -36,11 +36,11 @@ HEAD: Final = Layout(
 HOST_PORT_SIZE_BYTES: Final = 4
 HOST_V4_SIZE_BYTES: Final = 4 + HOST_PORT_SIZE_BYTES
 HOST_V6_SIZE_BYTES: Final = 16 + HOST_PORT_SIZE_BYTES
-# Behind the born host (8 or 20 bytes).
+# After the born host (8 or 20 bytes).
 STORE_TIME: Final = Layout(
     "record store time", (Field("store_timestamp_ms", "i8", "broker's clock under the append lock"),)
 )
-# Behind the store host (8 or 20 bytes).
+# After the store host (8 or 20 bytes).
 MIDDLE: Final = Layout(
     "record middle",
     (
@@ -65,8 +65,8 @@ FIXED_SIZE_BYTES: Final = (
 )
 MIN_RECORD_SIZE_BYTES: Final = FIXED_SIZE_BYTES + 2 * HOST_V4_SIZE_BYTES  # 91
 WRITE_PAGE_BYTES: Final = 4096  # writeWithoutMmap: an append writes up to the next page, from a buffer with older bytes
-MIN_BLANK_SIZE_BYTES: Final = PREFIX.size_bytes  # what an append leaves free for the blank
-# A live broker writes at most maxMessageSize (4 MiB) + 64 KiB; it may be configured larger. Beyond this a size is not believed.
+MIN_BLANK_SIZE_BYTES: Final = PREFIX.size_bytes  # an append leaves so many bytes for the blank
+# A larger size is taken for damage: a broker writes at most maxMessageSize (by default 4 MiB) + 64 KiB.
 MAX_RECORD_SIZE_BYTES: Final = 32 << 20
 DEFAULT_MAX_MESSAGE_SIZE_BYTES: Final = 4 << 20
 RECORD_OVERHEAD_LIMIT_BYTES: Final = 64 << 10
@@ -107,7 +107,7 @@ PROPERTY_CRC: Final = Layout(
 )
 PROPERTY_CRC_NAME: Final = b"__CRC32#"
 
-# One message inside a batch body (section 5.1), in front of its body.
+# The head of one message inside a batch body (section 5.1), before that message's body.
 BATCH_ITEM_HEAD: Final = Layout(
     "batch item head",
     (
@@ -122,37 +122,37 @@ BATCH_ITEM_PROPERTIES_LENGTH: Final = PROPERTIES_LENGTH
 
 
 def host_size_bytes(is_v6: bool) -> int:
-    """Length of a host field: address and port."""
+    """Return the length of a host field: address and port."""
     return HOST_V6_SIZE_BYTES if is_v6 else HOST_V4_SIZE_BYTES
 
 
 def store_time_at(sys_flag: int) -> int:
-    """Offset of the store timestamp inside a record with this sysFlag."""
+    """Return the offset of the store timestamp in a record with this sysFlag."""
     return HEAD.size_bytes + host_size_bytes(bool(sys_flag & FLAG_BORN_HOST_V6))
 
 
 def store_host_at(sys_flag: int) -> int:
-    """Offset of the store host inside a record with this sysFlag."""
+    """Return the offset of the store host in a record with this sysFlag."""
     return store_time_at(sys_flag) + STORE_TIME.size_bytes
 
 
 def middle_at(sys_flag: int) -> int:
-    """Offset of the reconsume count inside a record with this sysFlag."""
+    """Return the offset of the reconsume count in a record with this sysFlag."""
     return store_host_at(sys_flag) + host_size_bytes(bool(sys_flag & FLAG_STORE_HOST_V6))
 
 
 def body_at(sys_flag: int) -> int:
-    """Offset of the first body byte inside a record with this sysFlag."""
+    """Return the offset of the first body byte in a record with this sysFlag."""
     return middle_at(sys_flag) + MIDDLE.size_bytes
 
 
 def topic_length_layout(magic: int) -> Layout:
-    """Which form the topic length has: one byte in V1, two in V2."""
+    """Return the layout of the topic length: one byte in V1, two in V2."""
     return TOPIC_LENGTH_V2 if magic == MAGIC_V2 else TOPIC_LENGTH_V1
 
 
 def record_size_bytes(magic: int, sys_flag: int, body_length: int, topic_length: int, properties_length: int) -> int:
-    """The whole record's length by the formula of section 2.2; a negative body or property length counts as 0."""
+    """Return the whole record's length by the formula of section 2.2; a negative body or property length counts as 0."""
     return (
         body_at(sys_flag)
         + max(body_length, 0)
@@ -164,5 +164,5 @@ def record_size_bytes(magic: int, sys_flag: int, body_length: int, topic_length:
 
 
 def page_end(phy_offset: int) -> int:
-    """Return where the page ends up to which a broker with writeWithoutMmap writes an append that ends at ``phy_offset``."""
+    """Return the page boundary up to which a broker with writeWithoutMmap writes an append that ends at ``phy_offset``."""
     return -(-phy_offset // WRITE_PAGE_BYTES) * WRITE_PAGE_BYTES

@@ -1,4 +1,4 @@
-"""A table of fields, from which struct formats, numpy dtypes and the tables in docs/ are derived."""
+"""Derive struct formats, numpy dtypes and the tables in docs/ from a table of fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRUCT_CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name, its type (``i1 i2 i4 i8 u1 …``, or ``sN`` for N raw bytes) and what it means."""
+    """One field: its name, its type (``i1 i2 i4 i8 u1 …``, or ``sN`` for N raw bytes) and its meaning."""
 
     name: str
     type: str
@@ -54,23 +54,23 @@ class Layout:
         return offsets
 
     def offset_of(self, name: str) -> int:
-        """Byte offset of a field from the layout's first byte."""
+        """Return the byte offset of a field from the layout's first byte."""
         return self._offsets[name]
 
     def end_of(self, name: str) -> int:
-        """Byte offset just behind a field."""
+        """Return the byte offset just after a field."""
         return self._offsets[name] + self.field(name).size_bytes
 
     def field(self, name: str) -> Field:
         return next(f for f in self.fields if f.name == name)
 
     def field_struct(self, name: str) -> Struct:
-        """The struct of one field alone."""
+        """Return the struct of one field alone."""
         field = self.field(name)
         return Struct(">" + _STRUCT_CODES.get(field.type, f"{field.size_bytes}s"))
 
     def read(self, buffer: Any, at: int = 0) -> dict[str, Any]:
-        """All fields at ``at`` by name. The caller has checked that the bytes are there."""
+        """Return all fields at ``at`` by name. The caller has checked that the buffer is long enough."""
         return dict(zip(self.names, self.struct.unpack_from(buffer, at), strict=True))
 
     @cached_property

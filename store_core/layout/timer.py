@@ -1,4 +1,4 @@
-"""Timer wheel, timer log and timer checkpoint (store format, sections 10.1 to 10.3)."""
+"""Define timer wheel, timer log and timer checkpoint (store format, sections 10.1 to 10.3)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files: segment sequences and windows over them, the one writer, the lock, the broker's configuration, the undo journal."""
+"""Open, list, lock and change the files of a store: segments, configuration, the undo journal."""

@@ -1,4 +1,4 @@
-"""Memory that files are read into and written from."""
+"""Allocate memory that files are read into and written from, and return it to the kernel."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock
 from typing import Final
 
-_M_ARENA_MAX: Final = -8  # as <malloc.h> has it
+_M_ARENA_MAX: Final = -8  # the number in <malloc.h>
 
 
 def new_pages(size_bytes: int) -> mmap:
-    """Zeros that begin with a page, and which the system has back as soon as they go.
+    """Return zeroed, page-aligned memory, which the kernel gets back as soon as it is dropped.
 
-    What malloc gives begins 16 bytes behind a page, and copying from the page cache to there takes a third longer (measured).
+    Memory from malloc starts 16 bytes after a page boundary, where copies from the page cache are slower.
     """
     return mmap(-1, size_bytes, MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class Buffers:
-    """Buffers that one segment's windows leave to the next one's: fresh memory has to be cleared by the system first."""
+    """Buffers that the windows of one segment leave to those of the next. The kernel would have to clear fresh memory."""
 
     def __init__(self) -> None:
         self._free: list[mmap] = []
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> mmap:
-        """One of that length, with anything in it."""
+        """Return a buffer of that length; its content is undefined."""
         with self._lock:
             for number, buffer in enumerate(self._free):
                 if len(buffer) == size_bytes:
@@ -35,26 +35,26 @@ class Buffers:
         return new_pages(size_bytes)
 
     def give_back(self, *buffers: mmap) -> None:
-        """Nobody looks at them any more."""
+        """Return buffers that the caller no longer uses."""
         with self._lock:
             self._free += buffers
 
 
-# What one task of an export leaves to the next one of the same process.
+# The buffers that one task of an export leaves to the next task of the same process.
 KEPT: Final = Buffers()
 
 
 def share_one_heap() -> None:
-    """Have the C library serve all threads that begin from now on from one heap.
+    """Have the C library serve all threads that start from now on from one heap.
 
-    Else each gets one of its own, and what one of them frees no other can use; walks of many threads, one after the other,
-    held a quarter more (measured). Elsewhere than under glibc nothing is done.
+    By default each thread gets a heap of its own, and no other thread can use what it frees: successive walks by many threads
+    then hold more memory. Does nothing without glibc.
     """
     _glibc("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_freed_memory_back() -> None:
-    """Have the C library give the system what is free. Elsewhere than under glibc nothing is done."""
+    """Have the C library return free memory to the kernel. Does nothing without glibc."""
     _glibc("malloc_trim", 0)
 
 

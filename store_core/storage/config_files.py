@@ -1,4 +1,7 @@
-"""Config files as a broker loads them: the file, else its ``.bak``, else nothing (store behaviour 1.1; store format, section 9)."""
+"""Read config files as a broker loads them: the file, else its ``.bak``, else nothing.
+
+Store behaviour 1.1; store format, section 9.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _MOMENT_SECONDS: Final = 0.02
 class ConfigFile:
     """One config file. ``parsed`` is None where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
 
-    ``too_large``: it is not read, whatever a broker does.
+    ``too_large``: rmqctl does not read the file, though a broker may.
     """
 
     name: str
@@ -46,21 +49,21 @@ class ConfigFile:
 
     @property
     def value(self) -> Shown:
-        """Its members under our names (``config_fields``); those of an empty file where it is not there."""
+        """The file's members under rmqctl's names (``config_fields``); those of an empty file where it is missing."""
         return shown(self.name, None) if self.parsed is None else self.parsed.shown(self.name)
 
     @property
     def tree(self) -> Any:
-        """The parsed text, None if there is none: for rewriting without losing members that we do not know."""
+        """The parsed text, None if there is none: for rewriting without losing members that rmqctl does not know."""
         return None if self.parsed is None else self.parsed.tree
 
     @property
     def layout(self) -> Layout | None:
-        """The form it was written in, as far as the text tells."""
+        """The form that the file was written in, as far as the text shows it."""
         return None if self.parsed is None else self.parsed.layout
 
     def refuse_too_large(self) -> None:
-        """Raise FailedError where the file is there and not read: nothing can be put into it."""
+        """Raise FailedError if the file was too large to be read: rmqctl cannot change it then."""
         if self.too_large:
             to_do = "a broker may still read it; leave the file to that"
             raise FailedError("the config file is too large to be changed", path=self.name, to_do=to_do)
@@ -68,7 +71,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class TimerCheck:
-    """``config/timercheck``; fields behind the file's end are 0, as brokers read them."""
+    """``config/timercheck``; fields after the file's end are 0, as brokers read them."""
 
     last_read_timestamp_ms: int
     last_timer_log_flush_position: int
@@ -81,8 +84,8 @@ class TimerCheck:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """All config files of a store. ``timer_check`` is None without one; ``in_rocksdb``: topics and progress are elsewhere;
-    ``of_55``: a broker of 5.5 was the last to start on the store."""
+    """All config files of a store. ``timer_check`` is None if there is none; ``in_rocksdb``: RocksDB holds topics and progress;
+    ``of_55``: a broker of 5.5 or later was the last to start on the store."""
 
     topics: ConfigFile
     queue_mappings: ConfigFile
@@ -109,25 +112,25 @@ class ConfigFiles:
 
     @property
     def loads(self) -> bool:
-        """Whether every file can be loaded; a broker that cannot load one does not start."""
+        """True if every file can be loaded; a broker that cannot load one does not start."""
         return all(file.loads for file in self.files)
 
     def has_lost(self, file: ConfigFile) -> bool:
-        """Whether one of these files was lost: it is broken, or missing beside others."""
+        """Return True if this file was lost: it is broken, or it is missing while others are there."""
         if self.in_rocksdb or file.source != "none" or file.too_large:
             return False
         return bool(file.findings) or not self.has_none
 
     @property
     def has_none(self) -> bool:
-        """Whether the store has no config file at all, broken ones neither: it is a copy of its log and queues."""
+        """True if the store has no config file, not even a broken one. It is a copy of the log and queues alone."""
         files = [file for file in self.files if file.name.startswith(f"{paths.CONFIG}/")]
         return not self.in_rocksdb and all(file.source == "none" and not file.findings for file in files)
 
     @property
     def progress(self) -> ConfigFile:
-        """The file that holds the consumer offsets: a broker with light queues enabled keeps one of its own instead of the
-        usual one; where both are left, the one written last.
+        """The file that holds the consumer offsets. A broker with light queues enabled keeps another file than the usual one;
+        if both are there, the one written last.
         """
         lmq, usual = self.lmq_consumer_offsets, self.consumer_offsets
         if lmq.source == "none":
@@ -136,7 +139,7 @@ class ConfigFiles:
 
     @property
     def topic_names(self) -> KeysView[str]:
-        """The topics that are configured, in the file's order."""
+        """The configured topics, in the file's order."""
         names = (as_text(name, "topic") for name, bean in self._topic_table.items() if bean is not None)
         return dict.fromkeys(names).keys()
 
@@ -147,7 +150,7 @@ class ConfigFiles:
         return found
 
     def topics_with(self, attribute: str, value: str) -> frozenset[str]:
-        """Return the topics that have a value of an attribute."""
+        """Return the topics whose ``attribute`` has this value."""
         beans = self._topic_table.items()
         return frozenset(
             str(name) for name, bean in beans if bean and (bean.get("attributes") or {}).get(attribute) == value
@@ -159,13 +162,13 @@ class ConfigFiles:
 
     @property
     def delay_levels(self) -> Mapping[int, int]:
-        """Delay level (from 1) to the next offset of queue level - 1 of the delay topic."""
+        """By delay level (from 1): the next offset of queue level - 1 of the delay topic."""
         levels: Mapping[int, int] = self.delay_offsets.value["offsets"]
         return levels
 
 
 def read_config(root: Path) -> ConfigFiles:
-    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008 and P010."""
+    """Read every config file under a store root. Damage raises nothing: findings P003, P004, P008 and P010 report it."""
     json_files = {field: read_config_file(root, name) for field, name in _FILES.items()}
     in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
@@ -194,8 +197,8 @@ _FILES: Final = {
 
 
 def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
-    """(group, topic, queue id) to the next offset to consume. Keys that are not ``topic@group`` are left out; a group may have
-    an ``@`` in its name, with which brokers 4.x keep its progress."""
+    """Return the next offset to consume by (group, topic, queue id). Keys that are not ``topic@group`` are left out; a group may
+    have an ``@`` in its name: brokers 4.x keep progress under such keys."""
     stored = config.progress.value
     table = {}
     for key, offsets in stored["offsets"].items():
@@ -212,7 +215,7 @@ def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
 
 
 class _SomeRefuseError(ConfigError):
-    """A value of a wrong type in a file that some releases load all the same."""
+    """A value of a wrong type in a file that some releases load despite it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +225,14 @@ class _Text:
 
 
 def read_config_file(root: Path, name: str) -> ConfigFile:
-    """One file by its path relative to the root, the way brokers load it; its findings tell what was wrong.
+    """Read the file ``name`` (relative to the root) as brokers load it; its findings report what was wrong.
 
-    Brokers up to 5.3 rewrite in place: a broken file that changes while it is looked at is read again.
+    Brokers up to 5.3 rewrite in place: a broken file that is just changing is read again.
 
-    An empty file counts as missing. One that cannot be read, parsed or typed gives way to the ``.bak``; a broker refuses to
-    start only if that cannot be parsed either, and starts with nothing where it is missing or empty. A file too large for us
-    gives way to nothing: it may well be good.
+    * An empty file counts as missing.
+    * If the file cannot be read or parsed, or a value has a wrong type, the ``.bak`` is read.
+    * A broker refuses to start only if the ``.bak`` is broken too. If that is missing or empty, it starts with nothing.
+    * For a file too large for rmqctl the ``.bak`` is not read: the file may be good.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -244,7 +248,7 @@ def read_config_file(root: Path, name: str) -> ConfigFile:
 
 
 def _attempt(path: Path, name: str) -> tuple[ConfigFile | None, str]:
-    """The main file, or None and what is wrong with it; nothing is wrong where it is only missing."""
+    """Return the main file, or None and what is wrong with it ("" if it is only missing)."""
     read, trouble = _read(path)
     if read is None:
         return None, trouble
@@ -259,7 +263,7 @@ def _attempt(path: Path, name: str) -> tuple[ConfigFile | None, str]:
 
 
 def _changes(path: Path) -> bool:
-    """Whether a file changes within a moment."""
+    """Return True if a file changes within ``_MOMENT_SECONDS``."""
 
     def state() -> tuple[int, int]:
         found = path.stat()
@@ -275,7 +279,7 @@ def _changes(path: Path) -> bool:
 
 def _fall_back(root: Path, name: str, main_trouble: str) -> ConfigFile:
     bak_name = name + paths.BAK_SUFFIX
-    who = "a broker refuses"
+    refusing = "a broker refuses"
     try:
         bak, bak_trouble = _read(root / bak_name)
     except JsonTooLargeError as error:
@@ -287,13 +291,13 @@ def _fall_back(root: Path, name: str, main_trouble: str) -> ConfigFile:
         except (JsonError, ConfigError) as error:
             bak_trouble = str(error)
             if isinstance(error, _SomeRefuseError):
-                who = "brokers of some releases refuse"
+                refusing = "brokers of some releases refuse"
     if bak_trouble:
-        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {who} to start"
-        return ConfigFile(name, loads=False, findings=(_told(text, name),))
+        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {refusing} to start"
+        return ConfigFile(name, loads=False, findings=(_broken_file(text, name),))
     if main_trouble:
         text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
-        return ConfigFile(name, findings=(_told(text, name),))
+        return ConfigFile(name, findings=(_broken_file(text, name),))
     return ConfigFile(name)
 
 
@@ -308,7 +312,10 @@ def _loaded(name: str, source: Source, read: _Text, findings: tuple[Finding, ...
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:
-    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much."""
+    """Return a file's bytes (None if it is missing or unreadable) and why it is unreadable.
+
+    Raises JsonTooLargeError before it reads too much.
+    """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -331,8 +338,8 @@ def _refused(error: OSError) -> str:
     return f"{_NOT_GIVEN if error.errno == errno.EIO else 'it cannot be read'} ({error.strerror})"
 
 
-def _told(text: str, name: str) -> Finding:
-    """P004. Nothing is to be mended in what the disk does not give: another one may."""
+def _broken_file(text: str, name: str) -> Finding:
+    """Return finding P004. If the disk fails, the advice is to copy the store: the file itself may be good."""
     found = finding("P004", text, file=name)
     return replace(found, advice=f"{DISK_FAILS[:1].upper()}{DISK_FAILS[1:]}.") if _NOT_GIVEN in text else found
 
@@ -343,7 +350,7 @@ def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
     except JsonTooLargeError as error:
         read, trouble = None, f"it is {error.what}"
     if trouble:
-        return None, [_told(f"{paths.TIMERCHECK}: {trouble}", paths.TIMERCHECK)]
+        return None, [_broken_file(f"{paths.TIMERCHECK}: {trouble}", paths.TIMERCHECK)]
     if read is None:
         return None, []
     size_bytes = timer.CHECK.size_bytes

@@ -1,4 +1,4 @@
-"""The text of config files that change: what is there stays, in its order and in the writing release's form (store format, 9.2 to 9.4)."""
+"""Render changed config files, keeping other members, their order and the release's form (store format, 9.2 to 9.4)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4", "5.5")
 
 
 def release_layout(config: ConfigFiles, default: Layout = "5") -> Layout:
-    """The newest form that any of a store's config files has; the default where none tells.
+    """Return the newest form that any of a store's config files has; the default if no file shows one.
 
-    Where 5.5 was the last to start on the store it is that of 5.5, which only a file with an empty map shows.
+    If 5.5 was the last to start on the store, that is the form of 5.5, which only a file with an empty map shows.
     """
     seen = {file.layout for file in config.files}
     newest = next((layout for layout in reversed(_LAYOUTS) if layout in seen), default)
@@ -30,10 +30,10 @@ def render_consumer_offsets(
     *,
     timestamp_ms: int | None = None,
 ) -> str:
-    """The text of ``config.progress`` with (group, topic, queue id) -> next offset put in.
+    """Return the text of ``config.progress`` with the ``updates``: next offsets by (group, topic, queue id).
 
-    The list of a group's topics, which 5.x writes beside and never reads, is kept up to date. ``config.progress.name`` is the
-    file it belongs to. With ``timestamp_ms`` (now) the data version that 5.x keeps is raised.
+    The list of a group's topics, which 5.x also writes and never reads, is kept up to date. ``config.progress.name`` is the
+    file that the text belongs to. With ``timestamp_ms`` (now) the data version that 5.x keeps is raised.
     """
     config.progress.refuse_too_large()
     layout = layout or release_layout(config)
@@ -47,7 +47,7 @@ def render_consumer_offsets(
         if not isinstance(listed, list):
             topics[group] = [topic]
         elif topic not in listed:
-            topics[group] = type(listed)([*listed, topic])  # not in place: what was read is shared
+            topics[group] = type(listed)([*listed, topic])  # a copy, for the parsed tree is shared
     if layout != "4":
         root["groupTopicMap"] = topics
         if timestamp_ms is not None:
@@ -58,7 +58,7 @@ def render_consumer_offsets(
 def render_topics(
     config: ConfigFiles, additions: Mapping[str, dict[str, Any]], timestamp_ms: int, layout: Layout | None = None
 ) -> str:
-    """The text of ``topics.json`` with topics put in or replaced, and its data version raised (``timestamp_ms``: now)."""
+    """Return the text of ``topics.json`` with topics added or replaced and its data version raised (``timestamp_ms``: now)."""
     config.topics.refuse_too_large()
     layout = layout or release_layout(config)
     root = _members(config.topics.tree)
@@ -68,7 +68,10 @@ def render_topics(
 
 
 def render_delay_offsets(offsets: Mapping[int, int], layout: Layout, timestamp_ms: int) -> str:
-    """The text of a new ``delayOffset.json``: level -> next queue offset. ``timestamp_ms`` is the data version's, which 4.x has none of."""
+    """Return the text of a new ``delayOffset.json``: the next queue offset by level.
+
+    ``timestamp_ms`` is that of the data version, which 4.x does not write.
+    """
     root: dict[str, Any] = {"offsetTable": dict(sorted(offsets.items()))}
     if layout != "4":
         root["dataVersion"] = _raised(None, timestamp_ms, layout)
@@ -76,7 +79,7 @@ def render_delay_offsets(offsets: Mapping[int, int], layout: Layout, timestamp_m
 
 
 def _raised(version: Mapping[str, Any] | None, timestamp_ms: int, layout: Layout) -> dict[Any, Any]:
-    """A data version one higher, as a bean."""
+    """Return a data version with its counter raised by one, as a bean."""
     version = version or {}
     raised = {"counter": as_int(version.get("counter"), "counter") + 1, "timestamp": timestamp_ms}
     if layout != "4":
@@ -85,15 +88,15 @@ def _raised(version: Mapping[str, Any] | None, timestamp_ms: int, layout: Layout
 
 
 def _in_bean_order(members: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A bean's members in the order in which brokers write them."""
+    """Return a bean's members in the order in which brokers write them."""
     return dict(sorted(members.items(), key=lambda member: str(member[0])))
 
 
 def _by_number(value: Any) -> dict[int, Any]:
-    """A queue table with whole-number keys, however they were written."""
+    """Return a queue table with integer keys, however they were written."""
     return {as_int(key, "queue id"): offset for key, offset in _members(value).items()}
 
 
 def _members(value: Any) -> dict[Any, Any]:
-    """Return a copy of an object's members; none for anything that is no object."""
+    """Return a copy of an object's members; an empty one if ``value`` is no object."""
     return dict(value) if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Checksums of files and ranges of files in bounded memory: the CRC-32C of plans and journals."""
+"""Compute the CRC-32C of files and ranges of files in bounded memory, for plans and journals."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _X_8: Final = 1 << 23
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """The CRC-32C of some bytes, behind others whose is ``crc``. The package takes 18 ms to import: only who asks waits."""
-    from crc32c import crc32c as checksum
+    """Return the CRC-32C of ``data`` after bytes whose CRC-32C is ``crc``."""
+    from crc32c import crc32c as checksum  # slow to import, and many commands need none
 
     return checksum(data, crc)
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """CRC-32C of some bytes and how many there were."""
+    """The CRC-32C of some bytes, and their number."""
 
     crc32c: int
     size_bytes: int
 
 
 def windows(path: Path, offset: int = 0, size_bytes: int | None = None) -> Iterator[bytes]:
-    """The bytes of a range, a window at a time; they end with the file. Raises OSError."""
+    """Yield the bytes of a range, a window at a time, up to the file's end. Raises OSError."""
     fd = open_read_only(path)
     try:
         end = os.fstat(fd).st_size
@@ -52,7 +52,7 @@ def windows(path: Path, offset: int = 0, size_bytes: int | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A stretch of a sparse file that was never written: zeros that nobody has to read."""
+    """A range of a sparse file that was never written: zeros that need not be read."""
 
     size_bytes: int
 
@@ -61,7 +61,7 @@ class Hole:
 
 
 def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
-    """As ``windows``, but a hole comes as one, however long it is. Raises OSError."""
+    """Yield the windows of a range, and a ``Hole`` for each hole, however long. Raises OSError."""
     fd = open_read_only(path)
     try:
         at, end = offset, min(os.fstat(fd).st_size, offset + size_bytes)
@@ -82,7 +82,7 @@ def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
 
 
 def digest_of(chunks: Iterable[bytes | memoryview | Hole]) -> Digest:
-    """Digest of some bytes; those of a hole are not looked at."""
+    """Return the digest of some bytes, without a look at those of a hole."""
     crc, done = 0, 0
     for run in chunks:
         if isinstance(run, Hole):
@@ -93,7 +93,10 @@ def digest_of(chunks: Iterable[bytes | memoryview | Hole]) -> Digest:
 
 
 def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
-    """How many bytes of a range lie in no hole and not behind the file's end; all in front of it where the file system does not tell of holes. Raises OSError."""
+    """Return how many bytes of a range are in the file and in no hole. Raises OSError.
+
+    Holes count where the file system does not report them.
+    """
     fd = open_read_only(path)
     try:
         at, end, found = offset, min(os.fstat(fd).st_size, offset + size_bytes), 0
@@ -107,20 +110,20 @@ def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
 
 
 def digest_range(path: Path, offset: int, size_bytes: int | None = None) -> Digest:
-    """Digest of the bytes that a file has in a range; fewer than asked for where it ends before. Raises OSError.
+    """Return the digest of a range of a file, up to the file's end. Raises OSError.
 
-    Holes are not read: a file may have been stretched to any length.
+    Holes are not read: a file may have been extended to any length.
     """
     return digest_of(runs(path, offset, max(path.stat().st_size - offset, 0) if size_bytes is None else size_bytes))
 
 
 def digest_file(path: Path) -> Digest:
-    """Digest of a whole file. Raises OSError."""
+    """Return the digest of a whole file. Raises OSError."""
     return digest_range(path, 0)
 
 
 def crc32c_after_zeros(crc: int, count: int) -> int:
-    """CRC-32C of bytes with so many zeros behind them: a multiplication with x^(8 count), not a look at each of them."""
+    """Return the CRC-32C of bytes followed by ``count`` zeros, by a multiplication with x^(8 count)."""
     if count <= len(_ZEROS):
         return crc32c(_ZEROS[:count], crc)
     return _product(crc ^ _ALL_ONES, _power(count)) ^ _ALL_ONES
@@ -128,7 +131,7 @@ def crc32c_after_zeros(crc: int, count: int) -> int:
 
 @lru_cache(maxsize=64)  # the holes of queue files have few lengths
 def _power(count: int) -> int:
-    """x^(8 count)."""
+    """Return x^(8 count)."""
     factor, square = _ONE, _X_8
     while count:
         if count & 1:
@@ -138,7 +141,7 @@ def _power(count: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """Of two polynomials modulo CRC-32C's, bits reflected as in the checksum."""
+    """Return the product of two polynomials modulo CRC-32C's, bits reflected as in the checksum."""
     product = 0
     while a:
         if a & _ONE:
@@ -149,7 +152,7 @@ def _product(a: int, b: int) -> int:
 
 
 def _next_data(fd: int, at: int, end: int) -> int:
-    """Where the next bytes lie that are no hole; ``at`` where the file system does not tell."""
+    """Return the first position >= ``at`` in no hole, ``at`` where the file system does not report holes."""
     try:
         return min(os.lseek(fd, at, os.SEEK_DATA), end)
     except OSError as error:
@@ -157,7 +160,7 @@ def _next_data(fd: int, at: int, end: int) -> int:
 
 
 def _next_hole(fd: int, at: int, end: int) -> int:
-    """Where the data at ``at`` ends; ``end`` where the file system does not tell."""
+    """Return where the data at ``at`` ends; ``end`` where the file system does not report holes."""
     try:
         return min(os.lseek(fd, at, os.SEEK_HOLE), end)
     except OSError:

@@ -1,4 +1,4 @@
-"""What to tell a person when the system refuses: an error of the tree for each OSError."""
+"""Turn an OSError into a FailedError that says what to do about it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _TO_DO: Final = {
 
 
 def failed(error: OSError, doing: str, *, state: str = "", then: str = "run the command again") -> FailedError:
-    """The error for a system call that was refused while ``doing``; ``state`` says how the store was left, ``then`` what to do once
-    that is mended."""
+    """Return the error for a system call that was refused while ``doing``.
+
+    ``state`` says how the store was left, ``then`` what to do once the cause is removed.
+    """
     reason = error.strerror or type(error).__name__
     advice = _TO_DO.get(error.errno or 0, "see what the system says and {then}")
     if is_full_of_files(error):
@@ -45,7 +47,7 @@ def failed(error: OSError, doing: str, *, state: str = "", then: str = "run the 
 
 
 def is_full_of_files(error: OSError) -> bool:
-    """Whether a full file system lacks inodes, and no bytes. Some have no limit of them."""
+    """Return True if a full file system lacks inodes, not bytes. Some file systems have no limit of inodes."""
     if error.errno == errno.ENOSPC and error.filename:
         path = Path(os.fsdecode(error.filename))
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Locks of folders that results are written to."""
+"""Lock folders that results are written to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _HELD: Final[set[int]] = set()
 
 
 def lock_file(descriptor: int) -> bool:
-    """Lock an open file for this process, until ``unlock_file``; False, and closed, if another one has locked it.
+    """Lock an open file for this process until ``unlock_file``; close it and return False if another process has locked it.
 
-    Copies of this process do not have the lock: it goes with this one, even if they live on for a moment.
+    Forked children do not inherit the lock: it ends with this process, even if they outlive it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -28,9 +28,9 @@ def lock_file(descriptor: int) -> bool:
 
 
 def lock_at(path: Path, make_folder: Callable[[], None]) -> int | None:
-    """Lock a file, which is made where there is none, for this process; its descriptor, None if another one has locked it.
+    """Lock a file, made if missing, for this process; return its descriptor, None if another process has locked it.
 
-    Whoever had the lock may remove the file and its folder meanwhile: then both are made anew.
+    The last holder may remove the file and its folder meanwhile: then both are made again.
     """
     while True:
         make_folder()
@@ -46,7 +46,7 @@ def lock_at(path: Path, make_folder: Callable[[], None]) -> int | None:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file."""
+    """Return True if a path still leads to an open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False

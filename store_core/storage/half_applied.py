@@ -1,4 +1,4 @@
-"""Whether rmqctl itself has changed a store by half: it was killed on its way, or is still at work."""
+"""Report a store that rmqctl has changed by half: it was killed amid the change, or is still at work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from store_core.storage.remote_path import is_remote
 
 
 def half_changed(root: Path) -> str | None:
-    """What whoever reads a store should be warned of: it is then neither as it was nor as it will be. None where all is well."""
+    """Return a warning for readers if a change of the store is half done, else None. Its files are then partly old, partly new."""
     if is_remote(root) or not (root / OURS).exists():
         return None
-    from store_core.storage.journal import unfinished  # not loaded by the many commands that stop above
+    from store_core.storage.journal import unfinished  # late, for most commands return above
     from store_core.storage.live import is_locked
 
     try:

@@ -1,4 +1,4 @@
-"""Which broker a store says it is of (store format, section 9.8)."""
+"""Read which broker a store belongs to (store format, section 9.8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_BYTES: Final = 4096
 
 
 class BrokerIdentity(NamedTuple):
-    """What a broker in controller mode writes down; the id is 0 for nobody in particular."""
+    """The identity that a broker in controller mode writes to a file; the id is 0 if it has none."""
 
     cluster: str
     broker: str
@@ -21,7 +21,7 @@ class BrokerIdentity(NamedTuple):
 
 
 def broker_identity(root: Path) -> BrokerIdentity | None:
-    """The broker that a store belongs to; None where it does not tell. Raises FailedError for a remote one only."""
+    """Return the broker that a store belongs to; None if the store does not name it. Raises FailedError for a remote store only."""
     path = root / paths.BROKER_IDENTITY
     try:
         if not path.is_file():

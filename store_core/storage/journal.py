@@ -1,12 +1,12 @@
-"""The undo journal: an append-only file of checksummed lines beside the bytes that a change keeps.
+"""Write and read the undo journal: an append-only file of checksummed lines, next to the bytes that a change keeps.
 
-One folder a change: ``.rmqctl/undo/NNNN-KIND-PLAN/`` with ``journal``, ``plan.json``, ``kept/`` and ``staged/``. A line is the
-CRC-32C of its JSON as eight hex digits, a blank, the JSON, a newline. The JSON's key ``entry`` says what the line is.
+Each change has a folder ``.rmqctl/undo/NNNN-KIND-PLAN/`` with ``journal``, ``plan.json``, ``kept/`` and ``staged/``. A line is the
+CRC-32C of its JSON as eight hex digits, a blank, the JSON, a newline. The JSON's key ``entry`` names the kind of the line.
 Empty lines mean nothing.
 
-A torn tail is not damage: the last append of a killed process ends somewhere, and what it was to say had not happened
-yet, for every change waits until the line that announces it is synced. A bad line *before* a line that was only written
-once all before it was synced (``MARKS``) is damage.
+A torn tail is not damage: a killed process may leave its last append incomplete. The step that this line announces had not
+started, for each step waits until its line is synced. A bad line *before* a mark (``MARKS``) is damage: a mark is written
+only after all lines before it are synced.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ UNDO_FOLDER: Final = f"{OURS}/undo"
 JOURNAL_FILE: Final = "journal"
 OUR_FOLDER_MODE: Final = 0o700
 OUR_FILE_MODE: Final = 0o600
-LARGEST_JOURNAL_BYTES: Final = 128 << 20  # of 100,000 files; one that says more is not ours
+LARGEST_JOURNAL_BYTES: Final = 128 << 20  # enough for 100,000 files; rmqctl writes no larger one
 _MARKS_BYTES: Final = 64 << 10  # the marks of a journal of the largest size may still be added to it
 _HEAD_BYTES: Final = 64 << 10
-_LONGEST_MARK_BYTES: Final = 16 << 20  # in journals of rmqctl 0.1 a mark has the digests of all files with it
+_LONGEST_MARK_BYTES: Final = 16 << 20  # marks of rmqctl 0.1 hold the digests of all files
 _BLOCK_BYTES: Final = 1 << 20
 _SEQUENCE_DIGITS: Final = 4
-_MARKED: Final = re.compile(rb'[0-9a-f]{8} \{"entry":"([a-z]+)"')  # keys are sorted, and no mark has one before this
+_MARKED: Final = re.compile(rb'[0-9a-f]{8} \{"entry":"([a-z]+)"')  # keys are sorted, and in marks this is the first
 _encode: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 Entry = Mapping[str, Any]
 
 
 class State(StrEnum):
-    """How far a change has come; all but ``preparing`` are also the name of the line that says so."""
+    """How far a change has come; each but ``preparing`` is also the name of the line that records it."""
 
     PREPARING = "preparing"  # nothing changed yet, kept bytes may be incomplete: roll back by forgetting
-    PREPARED = "prepared"  # all kept and new bytes are durable; the change may have begun: finish
+    PREPARED = "prepared"  # all kept and new bytes are durable; the change may have started: finish it
     DONE = "done"  # the change is durable
-    UNDOING = "undoing"  # going back has begun: finish that
-    UNDONE = "undone"  # all is back; what was kept can go
-    FORGOTTEN = "forgotten"  # the change stays; what was kept can go
+    UNDOING = "undoing"  # the undo has started: finish it
+    UNDONE = "undone"  # the old bytes are back; the kept bytes can be removed
+    FORGOTTEN = "forgotten"  # the change stays; the kept bytes can be removed
 
     @property
     def finished(self) -> bool:
@@ -62,7 +62,7 @@ class State(StrEnum):
 
     @property
     def midway(self) -> bool:
-        """The store may be half changed."""
+        """True if the store may be half changed."""
         return self in (State.PREPARED, State.UNDOING)
 
 
@@ -73,38 +73,38 @@ _KEPT: Final = MARKS | {_BEGIN}
 
 @dataclass(frozen=True, slots=True)
 class JournalHead:
-    """How far a change has come and what its first line says, for callers that only report it."""
+    """The state of a change and the first line of its journal, for callers that only report it."""
 
     id: str
     begin: Mapping[str, Any]
     state: State
 
     def text(self, key: str) -> str | None:
-        """Return a text of the first line, None where there is none."""
+        """Return a text of the first line, None if it has none."""
         value = self.begin.get(key)
         return value if isinstance(value, str) else None
 
     def number(self, key: str) -> int | None:
-        """Return a number of the first line that fits into 63 bits, None where there is none."""
+        """Return a number of the first line that fits into 63 bits, None if it has none."""
         value = self.begin.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 @dataclass(slots=True)
 class Journal:
-    """One change's journal as read, and as it grows. ``id`` is the folder's name.
+    """The journal of one change, as read and as it grows. ``id`` is the folder's name.
 
-    ``entries`` are its first line and the marks; of the lines about files there may be a million, and they stay in the file.
+    ``entries`` are its first line and the marks. The lines about files stay on disk, for there may be a million.
     """
 
     id: str
     entries: list[dict[str, Any]]
-    size_bytes: int  # of the good lines; what stands behind is a torn tail
+    size_bytes: int  # of the good lines; bytes after them are a torn tail
     path: Path
 
     @property
     def folder(self) -> str:
-        """Relative to the store root."""
+        """The change's folder, relative to the store root."""
         return f"{UNDO_FOLDER}/{self.id}"
 
     @property
@@ -116,11 +116,11 @@ class Journal:
         return next((State(e["entry"]) for e in reversed(self.entries) if e["entry"] in MARKS), State.PREPARING)
 
     def lines(self, *names: str) -> Iterator[dict[str, Any]]:
-        """Read the lines of some kinds from the file, oldest first. Raises OSError, FailedError for one that rmqctl does not write."""
-        left = self.size_bytes
+        """Read the lines of some kinds from the file, oldest first. Raises OSError, FailedError for a damaged line."""
+        unread_bytes = self.size_bytes
         with _opened(self.path) as file:
-            while left > 0 and (line := file.readline(left)):
-                left -= len(line)
+            while unread_bytes > 0 and (line := file.readline(unread_bytes)):
+                unread_bytes -= len(line)
                 if line == b"\n":
                     continue
                 entry = _parse(line)
@@ -130,15 +130,15 @@ class Journal:
                     yield entry
 
     def last(self, entry: str) -> dict[str, Any]:
-        """The newest line of one kind; empty where there is none."""
+        """Return the newest line of one kind; an empty mapping if there is none."""
         return next((e for e in reversed(self.entries) if e["entry"] == entry), {})
 
     def append(self, writer: Writer, entries: Iterable[Entry]) -> None:
-        """Add lines and make them durable. Raises OSError, FailedError where there are too many; then none of them counts."""
+        """Add lines and make them durable. Raises OSError, FailedError if they are too many; then none of them counts."""
         self._append(writer, _blocks(map(_line, entries)), LARGEST_JOURNAL_BYTES)
 
     def mark(self, writer: Writer, state: State, **more: Any) -> None:
-        """Say durably how far the change has come: twice and set apart, so that no single flipped bit takes it back."""
+        """Record durably how far the change has come, in two lines, so that no single flipped bit loses the mark."""
         entry = {"entry": str(state), **more}
         self._append(writer, [b"\n%b\n%b" % (_line(entry), _line(entry))])
         self.entries.append(entry)
@@ -159,16 +159,16 @@ class Journal:
                 end += len(block)
             writer.sync_file(self.file)
         except (OSError, FailedError):
-            with suppress(OSError):  # half of a mark could be read as one
+            with suppress(OSError):  # half of the block could be read as a mark
                 writer.set_length(self.file, self.size_bytes)
             raise
         self.size_bytes = end
 
 
 def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Journal:
-    """Make the folder and the journal of a new change; its first line, ``begin``, holds the words given. Raises OSError.
+    """Make the folder and the journal of a new change; its first line, ``begin``, holds the given keywords. Raises OSError.
 
-    The root's modification time as it was is among them, and is set back where ``.rmqctl`` had to be made.
+    The line also holds the root's modification time, which is restored if ``.rmqctl`` had to be made.
     """
     root_mtime_ns = writer.root.stat().st_mtime_ns
     make_our_folders(writer, UNDO_FOLDER)
@@ -189,7 +189,7 @@ def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Jour
 
 
 def make_our_folders(writer: Writer, folder: str) -> None:
-    """Make a folder inside a ``.rmqctl`` and what is missing above it; the folder that holds ``.rmqctl`` keeps its time."""
+    """Make a folder inside a ``.rmqctl`` and its missing parents; the folder that holds ``.rmqctl`` keeps its time."""
     path = Path(folder)
     for part in [*reversed(path.parents), path]:
         name = part.as_posix()
@@ -202,7 +202,7 @@ def make_our_folders(writer: Writer, folder: str) -> None:
 
 
 def remove_our_folder(writer: Writer, folder: str) -> None:
-    """Remove a folder inside a ``.rmqctl`` with all that is in it, the journal last, and ``.rmqctl`` itself once empty."""
+    """Remove a folder inside a ``.rmqctl`` with its content, the journal last, and ``.rmqctl`` itself once it is empty."""
     real = writer.path(folder)
     if real.is_symlink():
         raise foreign_link(real)
@@ -218,7 +218,10 @@ def remove_our_folder(writer: Writer, folder: str) -> None:
 
 
 def remove_empty_folders(writer: Writer, folder: str) -> None:
-    """Remove a folder inside a ``.rmqctl`` and those above it, that itself last, where they are empty; the folder that holds it keeps its time."""
+    """Remove a folder inside a ``.rmqctl`` and its parents up to ``.rmqctl`` where they are empty.
+
+    The folder that holds ``.rmqctl`` keeps its time.
+    """
     parts = Path(folder).parts
     for depth in range(len(parts), parts.index(OURS) + 1, -1):
         _remove_if_empty(writer, Path(*parts[:depth]))
@@ -230,7 +233,7 @@ def remove_empty_folders(writer: Writer, folder: str) -> None:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing. Raises OSError."""
+    """Return True if a folder holds nothing. Raises OSError."""
     with os.scandir(folder) as entries:
         return next(entries, None) is None
 
@@ -242,9 +245,9 @@ def _remove_if_empty(writer: Writer, folder: Path) -> None:
 
 
 def list_ids(root: Path) -> list[str]:
-    """List the changes whose folder is there, oldest first.
+    """List the changes that have a folder, oldest first.
 
-    Raises FailedError where the folder cannot be read, or a link stands where rmqctl makes folders only.
+    Raises FailedError if the folder cannot be read, or for a link where rmqctl makes folders only.
     """
     names = []
     try:
@@ -270,7 +273,7 @@ def foreign_link(path: Path) -> FailedError:
 
 
 def read_ours(path: Path, largest_bytes: int, what: str) -> bytes:
-    """Read a whole file of rmqctl's own. Raises OSError, FailedError for a link or a file larger than rmqctl makes any."""
+    """Read a whole file of rmqctl's own. Raises OSError, FailedError for a link or a file larger than rmqctl writes."""
     with _opened(path) as file:
         if os.fstat(file.fileno()).st_size > largest_bytes:
             raise _too_large(path, largest_bytes, what)
@@ -289,9 +292,9 @@ def _too_large(path: Path, largest_bytes: int, what: str) -> FailedError:
 
 
 def read_journal(root: Path, id: str) -> Journal:
-    """Read a change's journal; empty where the process was killed before its first line was whole.
+    """Read a change's journal; empty if the process was killed before its first line was whole.
 
-    Raises FailedError where a line is damaged that was durable once, and for a journal larger than rmqctl writes any.
+    Raises FailedError if a line is damaged that had been durable, and for a journal larger than rmqctl writes.
     """
     path = root / UNDO_FOLDER / id / JOURNAL_FILE
     try:
@@ -322,7 +325,7 @@ def _journal_of(path: Path, id: str, lines: Iterable[bytes]) -> Journal:
 def read_head(root: Path, id: str) -> JournalHead:
     """Read how far a change has come, from the first and last lines of its journal, whatever its length.
 
-    Raises FailedError as ``read_journal``, but for damage in between.
+    Raises FailedError as ``read_journal``, except for damage between those lines.
     """
     path = root / UNDO_FOLDER / id / JOURNAL_FILE
     try:
@@ -337,7 +340,7 @@ def read_head(root: Path, id: str) -> JournalHead:
             file.seek(size_bytes - _HEAD_BYTES)
             file.readline(_HEAD_BYTES)  # the rest of a line
             state = _last_mark(file)
-            if state is None:  # a long line at the end, or many that are torn
+            if state is None:  # the last line is long, or much of the tail is torn
                 file.seek(0)
                 state = _last_mark(file)
     except FileNotFoundError:
@@ -348,7 +351,7 @@ def read_head(root: Path, id: str) -> JournalHead:
 
 
 def _last_mark(file: io.BufferedReader) -> State | None:
-    """Return the last mark among the whole lines from here; no line is parsed, and no longer one than a mark may be is held."""
+    """Return the last mark among the whole lines after the file's position. No line is parsed, and none longer than a mark held."""
     found = None
     for line in iter(lambda: file.readline(_LONGEST_MARK_BYTES), b""):
         if (name := _name(line)) in MARKS and _is_whole(line):
@@ -362,7 +365,10 @@ def heads(root: Path | str) -> Iterator[JournalHead]:
 
 
 def unfinished(root: Path | str) -> JournalHead | None:
-    """Return the change of a store that is under way or was interrupted, if there is one. Raises FailedError where its journal is damaged or cannot be read."""
+    """Return the change of a store that is under way or was interrupted, None if there is none.
+
+    Raises FailedError if its journal is damaged or cannot be read.
+    """
     return next((head for head in heads(root) if not head.state.finished), None)
 
 
@@ -382,7 +388,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in blocks that are each written at once."""
+    """Yield the lines joined to blocks, each to be written at once."""
     block = bytearray()
     for line in lines:
         block += line
@@ -394,13 +400,13 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _name(line: bytes) -> str:
-    """What a line is, if it is the first or a mark; others need not be parsed to be passed over."""
+    """Return the name of a line if it is the first or a mark, else "". No line is parsed."""
     named = _MARKED.match(line)
     return named[1].decode() if named is not None else ""
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The entry of a line, None where it is torn or damaged."""
+    """Return the entry of a line, None if it is torn or damaged."""
     if not _is_whole(line):
         return None
     try:

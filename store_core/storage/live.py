@@ -1,4 +1,4 @@
-"""Is a broker at work on a store? Its lock and the files it holds open tell (behaviour, section 1.2)."""
+"""Detect a broker at work on a store, by its lock and the files it holds open (behaviour, section 1.2)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LOCK_START: Final = 0
 _LOCK_LENGTH: Final = 1
 _PROC: Final = Path("/proc")
 
-# The inodes of lock files this process holds: opening and closing such a file would give the lock up.
+# The inodes of lock files that this process holds: opening and closing such a file would release the lock.
 held_inodes: Final[set[tuple[int, int]]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process by its number and command line; the number is 0 where the system does not tell."""
+    """A process by its number and command line; the number is 0 if the kernel does not report it."""
 
     pid: int
     command: str
@@ -49,34 +49,34 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """What can be seen of other processes at work on a store, without touching it."""
+    """The lock holder and the open files of other processes at work on a store."""
 
     lock_holder: Process | None
     open_files: tuple[OpenFile, ...]
 
     @property
     def live(self) -> bool:
-        """Somebody holds the lock or could be writing. Who only reads (a backup, another reader) does not count."""
+        """True if another process holds the lock or has a file open for writing. Readers (a backup, say) do not count."""
         return self.lock_holder is not None or any(file.writable for file in self.open_files)
 
 
 def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> LiveState:
-    """Look for a broker or another writer on a store. Takes, makes and writes nothing. None works in an object store."""
+    """Look for a broker or another writer on a store, without a lock or a write. Object stores have none."""
     if isinstance(root, RemotePath):
         return LiveState(None, ())
     return LiveState(lock_holder(Path(root) / LOCK), tuple(processes_with_files_open(root, writable_roots)))
 
 
 def is_locked(root: Path | str) -> bool:
-    """Whether somebody else has a store's lock, as a broker does while it takes messages. Asked in no time, unlike ``is_live``."""
+    """Return True if another process has the store's lock, as a broker that takes messages does. Fast, unlike ``is_live``."""
     return not isinstance(root, RemotePath) and lock_holder(Path(root) / LOCK) is not None
 
 
 def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> None:
-    """Raise StoreInUseError where another process could be writing to files of the store.
+    """Raise StoreInUseError if another process could be writing to files of the store.
 
-    A broker takes the lock only after its recovery; while that runs, its open files are all that shows it. Who has
-    the lock file open does not count: whoever tries in vain to lock it must not stop the one that has it.
+    A broker takes the lock only after its recovery; until then only its open files show it. An open lock file does not
+    count: a process that fails to lock it must not stop the one that holds the lock.
     """
     for file in processes_with_files_open(root, writable_roots):
         if file.writable and os.path.basename(file.path) != LOCK:
@@ -88,7 +88,7 @@ def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ())
 
 
 def lock_holder(path: Path) -> Process | None:
-    """Who holds byte 0 of a lock file, if anybody; read-only. Own locks are not told."""
+    """Return the other process that holds byte 0 of a lock file, None if there is none. Read-only."""
     with suppress(OSError):
         info = os.stat(path)
         if (info.st_dev, info.st_ino) in held_inodes:
@@ -102,16 +102,16 @@ def lock_holder(path: Path) -> Process | None:
 
 
 def holder_of_descriptor(fd: int) -> Process | None:
-    """Who keeps this process from locking byte 0 of an open lock file, if anybody."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCK_START, _LOCK_LENGTH, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    """Return the other process that holds byte 0 of an open lock file, None if there is none."""
+    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCK_START, _LOCK_LENGTH, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, request))
     if kind == fcntl.F_UNLCK:
         return None
     return Process(max(pid, 0), command_line(pid))
 
 
 def command_line(pid: int) -> str:
-    """The command line of a process, shortened; empty where it cannot be read."""
+    """Return the command line of a process, shortened; empty if it cannot be read."""
     with suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         return words.strip()[:200]
@@ -119,10 +119,10 @@ def command_line(pid: int) -> str:
 
 
 def processes_with_files_open(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> list[OpenFile]:
-    """Files of a store that other processes have open or mapped, each once a process.
+    """Return the files of a store that other processes have open or mapped, each once for each process.
 
-    Found by path, and by inode where a process sees the store under another path (in a container). Processes that
-    may not be looked into are passed over.
+    Found by path, and by inode if a process sees the store under another path (in a container). Processes that the caller
+    may not inspect are skipped.
     """
     places = _Inodes([root, *writable_roots])
     found: list[OpenFile] = []
@@ -134,7 +134,7 @@ def processes_with_files_open(root: Path | str, writable_roots: Sequence[Path | 
 
 
 class _Inodes:
-    """The folders of a store, and the inodes of everything below them, listed only when first asked for."""
+    """The folders of a store, and the inodes of everything below them, listed on first use."""
 
     def __init__(self, roots: Iterable[Path | str]) -> None:
         self._roots = [os.path.realpath(root) for root in roots]
@@ -150,13 +150,13 @@ class _Inodes:
         return (device, inode) in self._inodes
 
     def has_mapped(self, device: str, inode: str, path: str) -> bool:
-        """As a process's list of mappings tells a file."""
-        told = (device, inode, path)
-        found = self._mapped.get(told)
+        """Return True if a file is in the store, given as /proc/PID/maps names it: device and inode as text."""
+        mapping = (device, inode, path)
+        found = self._mapped.get(mapping)
         if found is None:
             major, minor = (int(part, 16) for part in device.split(":"))
             found = self.has_path(path) or self.has_inode(os.makedev(major, minor), int(inode))
-            self._mapped[told] = found
+            self._mapped[mapping] = found
         return found
 
 
@@ -183,11 +183,11 @@ def _descriptors(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
         for name in os.listdir(folder):
             with suppress(OSError):
                 path = os.readlink(f"{folder}/{name}")
-                if path.startswith("/") and (places.has_path(path) or _is_ours(f"{folder}/{name}", places)):
+                if path.startswith("/") and (places.has_path(path) or _is_store_file(f"{folder}/{name}", places)):
                     yield path, _opened_for_writing(pid, name)
 
 
-def _is_ours(link: str, places: _Inodes) -> bool:
+def _is_store_file(link: str, places: _Inodes) -> bool:
     info = os.stat(link)
     return places.has_inode(info.st_dev, info.st_ino)
 
@@ -200,7 +200,7 @@ def _opened_for_writing(pid: int, fd: str) -> bool:
 
 
 def _mappings(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
-    """Mapped files; ``rw-s`` is what a broker's segments look like once their descriptors are closed."""
+    """Yield the mapped files and whether they can be written. A broker closes a segment's descriptor and keeps it mapped ``rw-s``."""
     with suppress(OSError), (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             words = line.rstrip("\n").split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""Where a sequence begins by now: a broker removes the oldest segments, also while somebody reads them."""
+"""Find the current start of a sequence: a broker removes the oldest segments, also while rmqctl reads them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from store_core.storage.sequence import SegmentSequence
 
 
 class Begin:
-    """The begin of a sequence that may have moved on since it was listed; never that of a view or of files in an object store.
+    """The current start of a sequence, which may have moved since the files were listed. Fixed for views and object stores.
 
-    Brokers leave the newest file, and of a log in several folders files in each: where nothing is left, a disk is away.
+    Brokers leave the newest file, and files in each folder of a log in several: if a folder has none left, a disk is missing,
+    and the start stays.
     """
 
     def __init__(self, files: SegmentSequence) -> None:
-        self._now = files
+        self._files = files
 
     @property
     def phy_offset(self) -> int:
-        """Offset of the first byte that is there now. Costs a look at one file, unless that has gone."""
-        if self._now.segments and not is_there(self._now.segments[0].path):
-            anew = self._now.relisted()
-            self._now = anew if _folders(anew) == _folders(self._now) else self._now
-        return self._now.min_phy_offset
+        """Offset of the first byte that still exists. Costs a look at one file, unless that is gone."""
+        if self._files.segments and not is_there(self._files.segments[0].path):
+            relisted = self._files.relisted()
+            self._files = relisted if _folders(relisted) == _folders(self._files) else self._files
+        return self._files.min_phy_offset
 
     def has_passed(self, end_phy_offset: int) -> bool:
-        """Whether everything in front of an offset has gone."""
-        return end_phy_offset <= self._now.min_phy_offset or end_phy_offset <= self.phy_offset
+        """Return True if all bytes before an offset are gone."""
+        return end_phy_offset <= self._files.min_phy_offset or end_phy_offset <= self.phy_offset
 
 
 def _folders(files: SegmentSequence) -> set[Path]:

@@ -1,4 +1,4 @@
-"""The store's lock: byte 0 of ``lock``, the byte that a broker locks (behaviour, section 1.2)."""
+"""Take the store's lock: byte 0 of ``lock``, the byte that a broker locks (behaviour, section 1.2)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from store_core.storage.writer import Writer
 
 _REFUSED: Final = (errno.EACCES, errno.EAGAIN)
 _TO_DO: Final = "stop it and run the command again"
-_PATIENCE_SECONDS: Final = 5.0  # for who makes the file and takes the lock right now
+_PATIENCE_SECONDS: Final = 5.0  # for another rmqctl that is just making the file and taking the lock
 _PAUSE_SECONDS: Final = 0.002
 
 
 class StoreLock:
-    """Keeps brokers and other rmqctl from a store while it is held; ``with StoreLock(root):``.
+    """A lock that keeps brokers and other rmqctl processes from a store while it is held; ``with StoreLock(root):``.
 
-    A POSIX record lock, for that is what Java takes. It vanishes when the process closes any descriptor of the file,
-    so exactly one is kept and nothing in the process may open ``lock`` meanwhile. Raises StoreInUseError at once
-    where somebody else has it, FailedError where the file cannot be opened for writing.
+    A POSIX record lock, as Java takes. It vanishes when the process closes any descriptor of the file, so exactly one is
+    kept and nothing in the process may open ``lock`` meanwhile. Raises StoreInUseError at once if another process has it,
+    FailedError if the file cannot be opened for writing.
     """
 
     def __init__(self, root: Path | str, *, writer: Writer | None = None) -> None:
@@ -36,16 +36,16 @@ class StoreLock:
         self._path = self._writer.path(LOCK)
         self._fd: int | None = None
         self._inode = (0, 0)
-        self.created = False  # by us, because the store had none
+        self.created = False  # True if the store had no lock file and rmqctl made it
 
     @property
     def held(self) -> bool:
         return self._fd is not None
 
     def acquire(self) -> Self:
-        """Take the lock, making the file where the store has none."""
+        """Take the lock; make the file if the store has none."""
         try:
-            with self._alone():
+            with self._excluding_others():
                 while not self._try():
                     pass  # the file was replaced between opening and locking it
         except OSError as error:
@@ -53,7 +53,7 @@ class StoreLock:
         return self
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             held_inodes.discard(self._inode)
@@ -61,7 +61,7 @@ class StoreLock:
 
     def remove_file(self) -> None:
         """Remove the file while the lock is held, for a store that had none. Raises OSError."""
-        with self._alone(), self._writer.keeping_folder_mtime(""):
+        with self._excluding_others(), self._writer.keeping_folder_mtime(""):
             self._writer.unlink(LOCK)
         self._writer.sync_folder("")
         self.created = False
@@ -73,12 +73,12 @@ class StoreLock:
         self.release()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No other rmqctl makes the file or takes the lock meanwhile, so that who made the file has the lock first.
+    def _excluding_others(self) -> Iterator[None]:
+        """Keep other rmqctl processes from making or locking the file, so that the process that made it locks it first.
 
-        Else one could lock the file that another one had just made, take it for the store's own, and leave it behind.
-        Held on the root folder, which no broker locks; goes with the process. Where the file system knows no such locks
-        everybody goes on without.
+        Otherwise a second process could lock the new file, take it for the store's own, and not remove it. The kernel holds
+        this lock on the root folder, which no broker locks, and drops it with the process. On file systems without such
+        locks there is none.
         """
         folder = os.open(self._writer.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -94,7 +94,7 @@ class StoreLock:
             os.close(folder)
 
     def _try(self) -> bool:
-        """True once locked, false where the file is not the one of that name any more."""
+        """Return True once locked, False if the file no longer has that name."""
         self._make_if_missing()
         try:
             seen = os.stat(self._path, follow_symlinks=False)
@@ -137,7 +137,7 @@ class StoreLock:
                 self._writer.create(LOCK, LOCK_TEXT)
             self.created = True
         except FileExistsError:
-            self.created = True  # another one that begins has made it: the store had none
+            self.created = True  # a process that started meanwhile made it: the store had none
         except OSError:
             with suppress(OSError):  # no half-made file stays
                 self._writer.unlink(LOCK)
@@ -147,7 +147,7 @@ class StoreLock:
 
 
 def _flocked(folder: int) -> bool:
-    """Whether nobody else has the folder locked now; True as well where nobody can lock it."""
+    """Lock a folder; return False if another process has it locked. True also where the file system has no such locks."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

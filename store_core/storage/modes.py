@@ -1,4 +1,4 @@
-"""Modes of what is made from a store: no wider than the store's own."""
+"""Keep the modes of files made from a store no wider than the store's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITE_BITS: Final = 0o022
 
 @contextmanager
 def no_wider_than(roots: Iterable[Path]) -> Iterator[None]:
-    """Have this process make files and folders that group and others can read only where they can read the stores."""
+    """Have this process make files and folders that group and others can read only if they can read the stores."""
     mask = _WRITE_BITS
     for root in roots:
         if not is_remote(root):
@@ -33,7 +33,7 @@ def no_wider_than(roots: Iterable[Path]) -> Iterator[None]:
 
 
 def _hidden_bits(root: Path) -> int:
-    """All bits of the classes of users that cannot read the root, the log's folder or the first file in it."""
+    """Return all bits of the user classes that cannot read the root, the log's folder or its first file."""
     log = root / paths.COMMITLOG
     looked_at = [root, log]
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Many new files at once, for scratch folders: two threads, each with a file of its own."""
+"""Make many new files for scratch folders in two threads, each with a file of its own."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Final
 from store_core.storage.digest import Hole
 from store_core.storage.writer import dense_runs
 
-_THREADS: Final = 2  # fresh pages of the cache take longer than what is copied into them (measured)
+_THREADS: Final = 2  # new pages of the cache take longer than the copies into them
 
 
 def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes | Hole]]]) -> None:
-    """Make new files, and the folders they lie in. Names are relative to ``root``; blocks of zeros are left as holes.
+    """Make new files and their folders. Names are relative to ``root``; blocks of zeros are left as holes.
 
-    One chunk at a time is made, by any thread. Nothing is synced. Raises OSError: FileExistsError where there is such a file.
+    The threads produce one chunk at a time. Nothing is synced. Raises OSError: FileExistsError if a file exists already.
     """
     making = Lock()
     stopped = Event()
     waiting = iter(files.items())
-    folders: set[str] = set()  # that are there
+    folders: set[str] = set()  # that exist
 
     def create_some() -> None:
-        """Make files until none waits: a future for each would hold a kilobyte a file."""
+        """Make files until none waits. A future for each file would take too much memory."""
         while not stopped.is_set():
             with making:
                 name, read = next(waiting, (None, None))

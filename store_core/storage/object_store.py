@@ -1,7 +1,7 @@
-"""What object stores answer: listings, sizes, and bytes by position, through pyarrow.
+"""Read object stores through pyarrow: listings, sizes, and bytes by position.
 
-Only this module knows how. Credentials and endpoints come from the environment and the files that each provider's own
-tools read; the clients try most failed requests again by themselves, and what else may pass is asked for again here.
+Credentials and endpoints come from the environment and the files that each provider's own tools read. The clients repeat
+most failed requests themselves; this module repeats others whose error may pass.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from store_core.storage.remote_call import asked, call_again
 from store_core.storage.remote_errors import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 from store_core.storage.remote_path import RemotePath
 
-_FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
-_RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several
+_FETCHED_SIZE_BYTES: Final = 16 << 20  # of a file that is copied, at a time
+_RANGE_SIZE_BYTES: Final = 4 << 20  # one connection is slow, so a window comes over several
 _CONNECTIONS: Final = 8
-_BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
+_BLOCK_SIZE_BYTES: Final = 256 << 10  # a small read fetches whole blocks
 _MOST_BLOCKS: Final = 64
 _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
-_PATIENCE_SECONDS: Final = 60  # with a read, and then
+_PATIENCE_SECONDS: Final = 60  # for a read, plus its length at the slowest rate
 _SLOWEST_BYTES_PER_SECOND: Final = 10_000
 _ACCOUNT: Final = re.compile(r"[a-z0-9-]+")
 _SAS_TOKEN: Final = re.compile(r"\??(?:[\w-]+=[!-%'-~]*&)*sig=[!-%'-~]+(?:&[\w-]+=[!-%'-~]*)*")
@@ -48,7 +48,7 @@ Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An entry of a folder. ``mtime_ns`` is when it was put there, not when the broker wrote it."""
+    """An entry of a folder. ``mtime_ns`` is when it was uploaded, not when the broker wrote it."""
 
     is_folder: bool
     size_bytes: int
@@ -67,10 +67,10 @@ _FILE: Final = Listed(is_folder=False, size_bytes=0, mtime_ns=0)
 
 
 class Bucket:
-    """A bucket or container, and what has been listed in it. Safe for several threads.
+    """A bucket or container, and the listings made of it. Safe for several threads.
 
-    ``lists_folders``: whether a listing of a folder tells the folders in it. Google's tells only those that somebody made
-    as such, so there all objects below are listed.
+    ``lists_folders``: a listing of a folder shows the folders in it. Google's shows only folders that were made explicitly,
+    so there all objects below are listed.
     """
 
     def __init__(self, files: Any, *, lists_folders: bool) -> None:
@@ -79,12 +79,12 @@ class Bucket:
         self._folders: dict[Key, dict[str, Listed]] = {}
 
     def folder(self, path: RemotePath) -> dict[str, Listed]:
-        """What a folder holds, by name; nothing if it is not there. Asked for once, until ``forget``."""
+        """Return the entries of a folder by name; none if it is missing. Listed once, until ``forget``."""
         with told(path):
             return self._folder(_key(path))
 
     def list_below(self, path: RemotePath) -> None:
-        """Ask for everything below a folder at once."""
+        """List everything below a folder in one request."""
         with told(path):
             self._list_below(_key(path))
 
@@ -100,13 +100,13 @@ class Bucket:
         self._folders |= folders
 
     def forget(self, path: RemotePath) -> None:
-        """What lies below a folder may have changed."""
+        """Drop the listings of a folder and of all below it: they may have changed."""
         top = _key(path)
         for key in [key for key in self._folders if key[: len(top)] == top]:
             self._folders.pop(key, None)
 
     def stat(self, path: RemotePath) -> Listed:
-        """An entry: from listings where the folder or one above it has been listed. Raises FileNotFoundError."""
+        """Return an entry, from listings if a folder above it has been listed. Raises FileNotFoundError."""
         key = _key(path)
         with told(path):
             found = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else self._ask_about(key)
@@ -117,10 +117,10 @@ class Bucket:
         return found
 
     def open(self, path: RemotePath, *, may_have_changed: bool = True) -> Any:
-        """A file of pyarrow's. Raises FileNotFoundError, FailedError.
+        """Open a file and return pyarrow's object. Raises FileNotFoundError, FailedError.
 
-        One that was listed, and is not there or shorter now, is asked for again: a single wrong answer would make zeros of a segment.
-        Where a new listing still says otherwise, that is an error.
+        A listed file that is missing or shorter now is asked for again, for a single wrong answer would turn a segment into zeros.
+        If a new listing still contradicts the answer, that is an error.
         """
         key = _key(path)
         with told(path):
@@ -150,11 +150,11 @@ class Bucket:
 
     def _opened(self, key: Key) -> Any:
         file = self._files.open_input_file("/".join(key))
-        file.size()  # raises ValueError where Google's client gives a file that is closed, since its first read failed
+        file.size()  # raises ValueError if Google's client returned a closed file because its first read failed
         return file
 
     def _listed_file(self, key: Key) -> Listed | None:
-        """A file of a folder that is known."""
+        """Return the listed entry of a file, None if its folder has not been listed."""
         listed = self._folders.get(key[:-1], {}).get(key[-1])
         return listed if listed is not None and not listed.is_folder else None
 
@@ -189,12 +189,12 @@ def _listed(info: Any) -> Listed:
 
 
 def _key(path: RemotePath) -> Key:
-    """Without the account that an Azure address names behind its container."""
+    """Return the client's name of a path, without the account that follows the container in an Azure address."""
     return path.parts[1].partition("@")[0] if path.scheme in AZURE else path.parts[1], *path.parts[2:]
 
 
 def bucket_of(path: RemotePath) -> Bucket:
-    """The bucket that an address names; one for the whole process. Raises UsageError, FailedError."""
+    """Return the bucket that an address names; one object for the whole process. Raises UsageError, FailedError."""
     return _bucket(path.scheme, path.parts[1])
 
 
@@ -207,7 +207,7 @@ def _bucket(scheme: str, name: str) -> Bucket:
 
 
 def _s3(bucket: str) -> Any:
-    """Amazon S3 or what speaks like it. pyarrow's client does not read the endpoint's variables by itself."""
+    """Return a client of Amazon S3 or a server with its protocol. pyarrow itself does not read the endpoint's variables."""
     from pyarrow.fs import S3FileSystem, resolve_s3_region
 
     options: dict[str, Any] = {"allow_delayed_open": True}  # one request for a small file instead of three
@@ -216,7 +216,7 @@ def _s3(bucket: str) -> Any:
     if endpoint.netloc:
         options |= {"scheme": endpoint.scheme, "endpoint_override": endpoint.netloc}
     elif not region:
-        with suppress(OSError):  # the client's own guess will do, or its first request tells what is wrong
+        with suppress(OSError):  # the client's default may do, else its first request reports the error
             region = resolve_s3_region(bucket)
     if region:
         options["region"] = region
@@ -236,7 +236,7 @@ def _gcs(_: str) -> Any:
 
 
 def _azure(container: str) -> Any:
-    """Account and container out of ``container@account.dfs.core.windows.net``; keys as Azure's own tools name them."""
+    """Return a client for ``container@account.dfs.core.windows.net``; keys come from the variables that Azure's own tools read."""
     from pyarrow.fs import AzureFileSystem
 
     environ = os.environ
@@ -251,13 +251,13 @@ def _azure(container: str) -> Any:
         options |= places | {"blob_storage_scheme": endpoint.scheme, "dfs_storage_scheme": endpoint.scheme}
     files = AzureFileSystem(account, **{name: value for name, value in options.items() if value})
     if not has_secret:
-        # Where it finds no credentials once it reads or writes, the client ends the process; here it raises.
+        # A client without credentials ends the process when it reads or writes; on this request it raises.
         files.get_file_info([f"{container.partition('@')[0]}/{_ANY_NAME}"])
     return files
 
 
 def _refuse_malformed(path: RemotePath, account: str, account_key: str | None, sas_token: str | None) -> None:
-    """Raise UsageError for an account or a secret of no such form, at which the client would end the process."""
+    """Raise UsageError for a malformed account or secret, at which the client would end the process."""
     if not _ACCOUNT.fullmatch(account):
         raise UsageError(
             "the storage account has no such name", path=str(path), to_do="it has small letters and digits"
@@ -275,7 +275,7 @@ def _refuse_malformed(path: RemotePath, account: str, account_key: str | None, s
 
 
 def account_of(path: RemotePath) -> str:
-    """The storage account of an Azure address. Raises UsageError."""
+    """Return the storage account of an Azure address. Raises UsageError."""
     account = path.parts[1].partition("@")[2].partition(".")[0] or os.environ.get("AZURE_STORAGE_ACCOUNT", "")
     if not account:
         to_do = "name it as CONTAINER@ACCOUNT.dfs.core.windows.net, or set AZURE_STORAGE_ACCOUNT"
@@ -287,7 +287,10 @@ _CLIENTS: Final[dict[str, Callable[[str], Any]]] = {"s3": _s3, "gs": _gcs, **dic
 
 
 class RemoteFile:
-    """A file of an object store, read by position. Safe for several threads. Raises FailedError; FileNotFoundError when it is made."""
+    """A file of an object store, read by position. Safe for several threads.
+
+    Raises FailedError; the constructor also FileNotFoundError.
+    """
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
@@ -296,7 +299,7 @@ class RemoteFile:
             self.size_bytes: int = self._file.size()
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        """Bytes at a position; fewer at the end of the file."""
+        """Return the bytes at a position; fewer at the end of the file."""
         size_bytes = min(size_bytes, self.size_bytes - at)
         if size_bytes <= 0:
             return b""
@@ -304,11 +307,11 @@ class RemoteFile:
             try:
                 within = _PATIENCE_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
                 return bytes(call_again(pauses_of, self._file.read_at, size_bytes, at, within_seconds=within))
-            except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
+            except FileNotFoundError as error:  # from Google's client; a caller would take it for an empty file
                 raise FailedError(WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 
     def read_into(self, at: int, buffer: memoryview) -> int:
-        """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""
+        """Fill a buffer from a position, over several connections if it is long; return the number of bytes read."""
         size = max(min(len(buffer), self.size_bytes - at), 0)
 
         def fetch(start: int) -> int:
@@ -325,12 +328,12 @@ class RemoteFile:
 
 @cache
 def connections() -> ThreadPoolExecutor:
-    """For requests that need not wait for each other."""
+    """Return the threads for requests that need not wait for each other."""
     return ThreadPoolExecutor(_CONNECTIONS, "object-store")
 
 
 class RemoteCache(FileCache):
-    """Reads of remote files; small ones by the block, the last ones of which are kept. Local files as ever."""
+    """A file cache that also reads remote files; small reads fetch blocks, the last ones of which are kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,7 +365,7 @@ class RemoteCache(FileCache):
             return 0
 
     def next_data(self, path: Path, at: int) -> int | None:
-        """An object has no holes."""
+        """Return ``at`` for an object, which has no holes; else as for a local file."""
         return at if isinstance(path, RemotePath) else super().next_data(path, at)
 
     def close(self) -> None:
@@ -390,7 +393,7 @@ class RemoteCache(FileCache):
 
 
 def fetch(path: RemotePath) -> int:
-    """A descriptor of an unnamed local copy of a file. Raises FileNotFoundError, FailedError."""
+    """Copy a file into an unnamed local one and return its descriptor. Raises FileNotFoundError, FailedError."""
     source = RemoteFile(path)
     try:
         with tempfile.TemporaryFile() as copy:
@@ -409,5 +412,5 @@ def fetch(path: RemotePath) -> int:
 
 
 def client_of(path: RemotePath) -> tuple[Any, str]:
-    """pyarrow's file system and what it calls an address, for who writes results. Raises UsageError, FailedError."""
+    """Return pyarrow's file system and its name of an address, for writers of results. Raises UsageError, FailedError."""
     return bucket_of(path)._files, "/".join(_key(path))

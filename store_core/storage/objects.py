@@ -1,7 +1,6 @@
-"""Named bytes below an address, on a disk or in an object store: all that a result needs which is never renamed.
+"""Write, read and remove named files below an address, on a disk or in an object store; none is renamed.
 
-What has been written under a name is there whole or not at all; nothing is ever written twice under one name but small
-files.
+A file appears whole or not at all; only small files are ever overwritten.
 """
 
 from __future__ import annotations
@@ -25,60 +24,60 @@ from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import save_file
 
 Answer = TypeVar("Answer")
-_FEW: Final = 64  # files that are asked for one by one: a folder may hold thousands of others
+_FEW: Final = 64  # up to so many files are asked for singly, for their folder may hold thousands of others
 
 
 class Objects(Protocol):
-    """Can be pickled. Names have slashes. All methods raise FailedError where the place refuses."""
+    """Named files below an address. Can be pickled. Names have slashes. All methods raise FailedError if the disk or server refuses."""
 
     def create(self, name: str) -> Any:
-        """A new file, written front to end, which is there when it is closed; see ``part_file.PartFile``."""
+        """Make a new file, written from start to end; it appears when it is closed; see ``part_file.PartFile``."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """A small file, in place of what was there."""
+        """Write a small file; an old one is replaced."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None if it is not there."""
+        """Return the bytes of a small file; None if it is missing."""
         ...
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Small files, those that are there."""
+        """Return the bytes of those small files that exist, by name."""
         ...
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """The lengths in bytes of those files that are there."""
+        """Return the lengths in bytes of those files that exist, by name; other files of their folders may be included."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """All names below a folder, sorted."""
+        """Return all names below a folder, sorted."""
         ...
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
-        """Whether a file is there as it was written: by every byte, or by its length where files cannot be torn."""
+        """Return True if a file is as it was written. Checks the checksum, or the length where files cannot be torn."""
         ...
 
     def remove(self, name: str) -> None:
-        """Take a file away, if it is there."""
+        """Remove a file if it exists."""
         ...
 
     def remove_all(self, names: Sequence[str]) -> None:
-        """Take files away, in no order. Where one may not be removed, others may be gone or not."""
+        """Remove files in no order. If one cannot be removed, others may be gone or not."""
         ...
 
     def remove_folder(self, name: str) -> None:
-        """Take away what a client has made so that a folder is there without files; the rest is left, and errors do not count."""
+        """Remove a folder that has no files; errors are ignored."""
         ...
 
     def address_of(self, name: str) -> str:
-        """What others call it."""
+        """Return the full address of a file."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """``Objects`` below a folder of this machine; synced."""
+    """``Objects`` below a folder of this machine; writes are synced."""
 
     folder: Path
 
@@ -136,12 +135,12 @@ class LocalObjects:
         return str(self.folder / name)
 
     def lock(self, name: str) -> int | None:
-        """Lock a file, which is made where there is none; as ``folder_lock.lock_at``."""
+        """Lock a file, made if missing; as ``folder_lock.lock_at``."""
         with result_problem("making the folder for results"):
             return lock_at(self.folder / name, lambda: self._make(name))
 
     def sync(self, folder: str) -> None:
-        """Make durable what somebody else has written last in a folder."""
+        """Sync a folder and the two files with the last names in it, which another process has written."""
         found = sorted((self.folder / folder).iterdir())
         with result_problem("writing a result file"):
             for path in found[-2:]:
@@ -162,7 +161,7 @@ class LocalObjects:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObjects:
-    """``Objects`` below an address of an object store, where a file appears when its last byte is there."""
+    """``Objects`` below an address of an object store, where a file appears once its last byte is stored."""
 
     folder: RemotePath
 
@@ -180,13 +179,13 @@ class RemoteObjects:
         return None
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
-        found = zip(names, _side_by_side(self.read, names), strict=True)
+        found = zip(names, _concurrently(self.read, names), strict=True)
         return {name: data for name, data in found if data is not None}
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         names = list(names)
         if len(names) <= _FEW:
-            found = zip(names, _side_by_side(self._size_of, names), strict=True)
+            found = zip(names, _concurrently(self._size_of, names), strict=True)
             return {name: size for name, size in found if size is not None}
         folders = dict.fromkeys(name.partition("/")[0] for name in names)
         return {name: size for folder in folders for name, size in self._listed(folder).items()}
@@ -219,12 +218,12 @@ class RemoteObjects:
             call_again(pauses_of, _files(path).delete_file, _key(path))
 
     def remove_all(self, names: Sequence[str]) -> None:
-        """The first one by itself: whoever may not remove it may not remove the others."""
+        """Remove the first file before the others: if the server denies that, the others stay."""
         for some in (names[:1], names[1:]):
-            list(_side_by_side(self.remove, some))
+            list(_concurrently(self.remove, some))
 
     def remove_folder(self, name: str) -> None:
-        """Clients make an empty object for a folder whose last file they remove."""
+        """Remove the empty object that clients make for a folder when they remove its last file."""
         path = self._path(name)
         with suppress(StoreError, FileNotFoundError), told(path):
             if not self._listed(name):
@@ -238,12 +237,12 @@ class RemoteObjects:
 
 
 class RemotePart(ResultFile):
-    """As ``PartFile``, in an object store. Where the process is killed before it is closed, it is never there."""
+    """A result file in an object store, as ``PartFile``. If the process is killed before it is closed, it never appears."""
 
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
         self._path = path
-        self._is_left_alone = False
+        self._is_in_use = False
         with told(path), _no_bucket(path):
             self._stream = call_again(pauses_of, _files(path).open_output_stream, _key(path))
 
@@ -259,22 +258,22 @@ class RemotePart(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if not self._is_left_alone:
+            if not self._is_in_use:
                 with told(self._path), _still_known(self._path):
                     self._ask(self._stream.close)
 
     def _ask(self, call: Callable[..., object], *words: object) -> None:
-        """Whoever is interrupted leaves the stream to the thread that still waits: no two may use one."""
-        self._is_left_alone = True
+        """Call a method of the stream. After an interruption the stream is left to the thread that still waits, for two must not use it."""
+        self._is_in_use = True
         try:
             asked(call, *words)
-            self._is_left_alone = False
+            self._is_in_use = False
         except Exception:
-            self._is_left_alone = False
+            self._is_in_use = False
             raise
 
     def discard(self) -> None:
-        """The client would end what is not ended, whenever it is collected: better now, and then it is removed."""
+        """Close and remove the file: the client would otherwise complete it when the stream is collected."""
         self.drop()
         with suppress(StoreError):
             self.close()
@@ -288,10 +287,10 @@ def _read_all(files: Any, key: str) -> bytes:
         return data
 
 
-def _side_by_side(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
-    """Of many small files that are far away most of the time goes by between question and answer.
+def _concurrently(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
+    """Yield ``call(name)`` for each name, in order. The calls run concurrently, for most of their time is latency.
 
-    Behind an error none is under way any more.
+    When an error is raised, no call is under way any more.
     """
     from store_core.storage.object_store import connections
 
@@ -305,7 +304,7 @@ def _side_by_side(call: Callable[[str], Answer], names: Sequence[str]) -> Iterat
 
 
 def objects_at(path: Path) -> Objects:
-    """What is below a path, wherever it is."""
+    """Return the ``Objects`` below a path, local or remote."""
     return RemoteObjects(path) if isinstance(path, RemotePath) else LocalObjects(path)
 
 
@@ -323,7 +322,7 @@ def _key(path: RemotePath) -> str:
 
 @contextmanager
 def _no_bucket(path: RemotePath) -> Iterator[None]:
-    """What cannot be found where something new is to be written is the bucket; unless that is there."""
+    """Raise NotAStoreError if a new file cannot be made for lack of its bucket, FailedError if the bucket exists."""
     try:
         yield
     except FileNotFoundError as error:
@@ -334,7 +333,7 @@ def _no_bucket(path: RemotePath) -> Iterator[None]:
 
 
 def _has_bucket(path: RemotePath) -> bool:
-    """Whether it says so itself; not everybody may ask."""
+    """Return True if the server says that the bucket exists; False also if the caller may not ask."""
     from pyarrow.fs import FileType
 
     with suppress(Exception):
@@ -353,7 +352,7 @@ def _still_known(path: RemotePath) -> Iterator[None]:
 
 
 def sync_written(path: Path) -> None:
-    """Make durable a file that somebody else has written, with its folder, which may be new."""
+    """Make a file that another process has written durable, with its folder and the one above, which may be new."""
     ops = FileOps()
     ops.sync_file(path)
     ops.close()

@@ -1,4 +1,4 @@
-"""Files as they would be: reads of a sequence with some bytes replaced, nothing written."""
+"""Read files as they would be after a change: some bytes are replaced in memory, none on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Patch:
     parts: tuple[tuple[int, bytes], ...] = ()
 
     def read(self, start: int, end: int) -> bytes:
-        """The patch's bytes [start, end) of the file; the range lies inside the patch."""
+        """Return the bytes [start, end) of the file; the range lies inside the patch."""
         data = bytearray(end - start)
         first = max(bisect_right(self.parts, start - self.start, key=_position) - 1, 0)
         for at, part in islice(self.parts, first, None):
@@ -37,11 +37,11 @@ class Patch:
         return bytes(data)
 
     def apart(self, logs: dict[int, SegmentSequence]) -> Patch:
-        """The same, for another thread, whose own ``logs`` these are, by the ``id`` of those that they stand for."""
+        """Return this patch for another thread. ``logs`` holds that thread's own logs, by the ``id`` of the logs that they replace."""
         return self
 
     def part(self, start: int, end: int) -> Patch:
-        """Its bytes [start, end) of the file alone. Only of one without ``parts``."""
+        """Return the patch of [start, end) of the file alone. Only for a patch without ``parts``."""
         assert not self.parts
         return Patch(start, end)
 
@@ -58,8 +58,8 @@ def _position(part: tuple[int, bytes]) -> int:
 class Borrowed(Patch):
     """New bytes of a file that another log holds, from ``phy_offset`` on; they are read there each time, never held.
 
-    ``origin`` is the root of the store whose log it is, and ``config`` its properties file. What is another file of the
-    same store has that file's ``path`` and modification time instead; ``log`` is then that file alone.
+    ``origin`` is the root of the store that has the log, and ``config`` its properties file. If the bytes come from another
+    file of the same store, ``path`` and ``mtime_ns`` are that file's instead, and ``log`` is that file alone.
     """
 
     log: SegmentSequence | None = None
@@ -73,7 +73,7 @@ class Borrowed(Patch):
         return replace(self, start=start, end=end, phy_offset=self.phy_offset + start - self.start)
 
     def read(self, start: int, end: int) -> bytes:
-        """Raises FailedError where the other log does not hold them any more."""
+        """Return the bytes [start, end) of the file. Raises FailedError if the other log no longer holds them."""
         assert self.log is not None  # None only because the fields before have defaults
         at, data, done = self.phy_offset + start - self.start, bytearray(end - start), 0
         while done < len(data):
@@ -95,7 +95,7 @@ class Borrowed(Patch):
 
 
 def around(base: Patch, others: Iterable[Patch]) -> Iterator[Patch]:
-    """What is left of a patch where others reach into it."""
+    """Yield the parts of a patch that no other patch overlaps."""
     at = base.start
     for other in sorted(others, key=lambda patch: patch.start):
         if at < min(other.start, base.end):
@@ -106,9 +106,9 @@ def around(base: Patch, others: Iterable[Patch]) -> Iterator[Patch]:
 
 
 class OverlayCache(FileCache):
-    """A file cache whose reads show patches over the real files. A file that is not there reads as zeros.
+    """A file cache whose reads show patches over the real files. A missing file reads as zeros.
 
-    ``beneath`` are patches under all others, also under those of a log that is laid over this one: what it is that is mended.
+    ``beneath`` are patches that all others hide, also those of a log laid over this one: the content that is to be repaired.
     """
 
     def __init__(
@@ -124,19 +124,19 @@ class OverlayCache(FileCache):
         self._patches = {path: sorted([*found, *under.get(path, ())], key=_start) for path, found in shown.items()}
         self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
         self._sizes = sizes
-        self._own = self._patches  # what this thread reads
-        self._logs: dict[int, SegmentSequence] = {}  # many patches, and few files to be opened
+        self._thread_patches = self._patches  # the patches that this thread reads
+        self._logs: dict[int, SegmentSequence] = {}  # shared by the patches: they are many, the logs few
 
     def apart(self) -> OverlayCache:
         other = OverlayCache({}, self._sizes)
         other.beneath, other._patches, other._starts = self.beneath, self._patches, self._starts
-        other._own = {}  # a segment's walk reads one file of many
+        other._thread_patches = {}  # filled by need, for a segment's walk reads one file of many
         return other
 
     def _patches_of(self, path: Path) -> Sequence[Patch]:
-        found = self._own.get(path)
+        found = self._thread_patches.get(path)
         if found is None:
-            found = self._own[path] = [patch.apart(self._logs) for patch in self._patches.get(path, ())]
+            found = self._thread_patches[path] = [patch.apart(self._logs) for patch in self._patches.get(path, ())]
         return found
 
     def is_plain(self, path: Path) -> bool:
@@ -154,7 +154,7 @@ class OverlayCache(FileCache):
             return super().read_into(path, at, buffer)
         size = max(min(len(buffer), self._sizes[path] - at), 0)
         done = super().read_into(path, at, buffer[:size])
-        if done < size:  # behind the real file's end
+        if done < size:  # after the real file's end
             buffer[done:size] = bytes(size - done)
         found = self._patches_of(path)
         place = max(bisect_right(self._starts[path], at) - 1, 0) if found else 0
@@ -174,7 +174,7 @@ class OverlayCache(FileCache):
 def overlaid(
     log: SegmentSequence, patches: Mapping[Path, Sequence[Patch]], segments: Iterable[Segment]
 ) -> SegmentSequence:
-    """A log of these segments (real ones, longer ones, or ones that are not there yet), read through patches."""
+    """Return a log of these segments (real, longer than the real ones, or not made yet), read through patches."""
     listed = sorted(segments, key=lambda s: s.phy_offset)
     beneath = log.cache.beneath if isinstance(log.cache, OverlayCache) else {}
     real = set(log.segments)
@@ -184,12 +184,12 @@ def overlaid(
 
 
 def zeros_after(files: SegmentSequence, end: int) -> dict[Path, Patch]:
-    """By file, what shows zeros from an offset on, whatever comes to stand there."""
-    behind = (s for s in files.segments if s.end_phy_offset > end)
-    return {s.path: Patch(max(end - s.phy_offset, 0), s.size_bytes) for s in behind}
+    """Return patches, by file, that show zeros from offset ``end`` on, even if a broker writes there later."""
+    segments = (s for s in files.segments if s.end_phy_offset > end)
+    return {s.path: Patch(max(end - s.phy_offset, 0), s.size_bytes) for s in segments}
 
 
 def read_through(files: SegmentSequence, cache: FileCache) -> SegmentSequence:
-    """The same files, read through another cache."""
+    """Return a sequence of the same files, read through another cache."""
     listed = list(files.segments), list(files.strays)
     return SegmentSequence(files.folders, cache, files.configured_file_size_bytes, listed=listed)

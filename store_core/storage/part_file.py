@@ -1,4 +1,4 @@
-"""Result files: written from front to end, past the page cache."""
+"""Write result files from start to end, past the page cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREAD: Final = "rmqctl-part"
 
 
 class ResultFile(io.RawIOBase):
-    """What is written from front to end and knows its length and, once it is closed, its CRC-32C."""
+    """A file written from start to end that knows its length and, once it is closed, its CRC-32C."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -36,29 +36,28 @@ class ResultFile(io.RawIOBase):
         return self.size_bytes
 
     def drop(self) -> None:
-        """From now on nothing is written."""
+        """Write nothing from now on."""
         self._dropped = True
 
 
 class PartFile(ResultFile):
     """A new file, synced when it is closed.
 
-    A thread writes one block while the next one is filled, and past the page cache where the file system lets it: copying
-    there takes a third of the processor time that encoding the rows does (measured), and the cache holds better things,
-    the log for one. Raises FailedError where the system refuses, for a full disk too. ``discard`` removes it; what a
-    library still writes into it then goes nowhere.
+    A thread writes one block while the next is filled. Writes bypass the page cache where the file system allows it: that
+    saves a copy and leaves the cache to the log. Raises FailedError if the kernel refuses, for a full disk too. ``discard``
+    removes the file; what a library still writes into it then is dropped.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
         self._is_direct = False
-        self._blocks = [KEPT.take(_BLOCK_SIZE_BYTES)]  # one that is filled, one on its way
+        self._blocks = [KEPT.take(_BLOCK_SIZE_BYTES)]  # the block being filled; later also the one being written
         self._filled_bytes = 0  # of the first one
         self._thread: ThreadPoolExecutor | None = None
-        self._on_its_way: Future[None] | None = None
+        self._pending_write: Future[None] | None = None
         self._ops = FileOps()
-        with self._told():
+        with self._reporting_errors():
             self._ops.create(path, _FILE_MODE)
 
     def write(self, data: Any, /) -> int:
@@ -77,7 +76,7 @@ class PartFile(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with self._told():
+            with self._reporting_errors():
                 try:
                     self._wait()
                     self._store(memoryview(self._blocks[0])[: self._filled_bytes], self.size_bytes - self._filled_bytes)
@@ -96,35 +95,37 @@ class PartFile(ResultFile):
             self._ops.unlink(self.path)
 
     def _send_block(self) -> None:
-        """The block that is full goes to the disk; the other one, which is there by now, is filled next."""
+        """Have the thread write the full block; the other block, which is written by now, is filled next."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, THREAD)
             self._blocks.append(KEPT.take(_BLOCK_SIZE_BYTES))
             self._is_direct = self._ops.write_directly(self.path, True)
-        with self._told():
+        with self._reporting_errors():
             self._wait()
         offset = self.size_bytes - _BLOCK_SIZE_BYTES
-        self._on_its_way = self._thread.submit(self._store, memoryview(self._blocks[0]), offset)
+        self._pending_write = self._thread.submit(self._store, memoryview(self._blocks[0]), offset)
         self._blocks.reverse()
         self._filled_bytes = 0
 
     def _wait(self) -> None:
-        if self._on_its_way is not None:
-            on_its_way, self._on_its_way = self._on_its_way, None
-            on_its_way.result()
+        if self._pending_write is not None:
+            pending, self._pending_write = self._pending_write, None
+            pending.result()
 
     def _store(self, data: memoryview, offset: int) -> None:
         self.crc32c = crc32c(data, self.crc32c)
         if self._dropped:
             return
         if self._is_direct and len(data) < _BLOCK_SIZE_BYTES:
-            self._is_direct = self._ops.write_directly(self.path, False)  # only whole blocks can be
+            self._is_direct = self._ops.write_directly(self.path, False)  # direct writes need whole blocks
         try:
             self._ops.write(self.path, offset, data)
         except OSError as error:
             if not self._is_direct or error.errno != errno.EINVAL:
                 raise
-            self._is_direct = self._ops.write_directly(self.path, False)  # what it was promised it cannot do
+            self._is_direct = self._ops.write_directly(
+                self.path, False
+            )  # the file system accepted the flag but cannot do it
             self._ops.write(self.path, offset, data)
 
     def _end_thread(self) -> None:
@@ -133,9 +134,9 @@ class PartFile(ResultFile):
             self._thread = None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            error.filename = error.filename or str(self.path)  # a write knows none
+            error.filename = error.filename or str(self.path)  # an error of a write names no file
             raise failed(error, "writing a result file") from error

@@ -1,4 +1,4 @@
-"""Chunks made by a thread while the caller uses the one before: making them and writing them side by side."""
+"""Make chunks in a thread while the caller uses the previous one, so that making and writing overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Chunk = TypeVar("Chunk")
 
 
 def made_ahead(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The same chunks, none of them None, in their order; one is held more than without. Who makes them must not mind the thread."""
+    """Yield the same chunks in order, each made one ahead by a thread. No chunk may be None; the iterable must allow the thread."""
     source = iter(chunks)
     chunk = next(source, None)
     with ThreadPoolExecutor(1, "ahead") as thread:

@@ -1,8 +1,8 @@
-"""A folder of result files that appears whole or not at all: parts are written aside, then renamed in, the manifest last.
+"""Publish a folder of result files whole or not at all: parts are written aside, then renamed, the manifest last.
 
-While a folder is unfinished it holds ``_unfinished/``, which readers of Parquet folders pass over: the parts so far, a
-note about each piece of work that is done, and what was begun. Whoever begins the same again finds the notes. The
-manifest stands only over complete data, and is replaced in one step.
+While a folder is unfinished it holds ``_unfinished/``, which readers of Parquet folders skip: the parts so far, a note
+about each finished piece of work, and a description of the work. A process that starts the same work again finds the notes.
+A manifest exists only for complete data, and is replaced in one step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ UNFINISHED: Final = "_unfinished"
 _MARK: Final = "lock"
 _MARK_TEXT: Final = b"An rmqctl export that is not finished. Run it again, or remove this folder.\n"
 _BEGUN: Final = "begun.json"
-_OURS: Final = "files.txt"
+_REMOVABLE: Final = "files.txt"
 _NOTE: Final = ".note"
 _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 _CHUNK_SIZE_BYTES: Final = 4 << 20
-# What fails here is no store: it is nobody's but who wants the result.
+# The advice concerns the folder for results, not a store, so it is not about the store's owner.
 _TO_DO: Final = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a folder that may be written to"),
     errno.ENOENT: "there is no such folder, and none can be made there: name another one",
@@ -40,12 +40,12 @@ _TO_DO: Final = {
 
 
 class ResultFolder:
-    """``with ResultFolder(path) as folder``: parts go to ``folder.staging``, then ``publish``.
+    """A folder for results: ``with ResultFolder(path) as folder``, parts go to ``folder.staging``, then ``publish``.
 
-    Leaving without it keeps the parts that are noted, for whoever comes next, and removes the rest; all of it if nothing
-    is noted. ``tables`` are the folders below the path that belong to the result: nothing else there is ever touched.
-    Entering raises UsageError where the path holds something else, StoreInUseError where another process is writing the
-    same folder, FailedError where the system refuses.
+    Leaving without ``publish`` keeps the noted parts for the next process and removes the rest; all if nothing is noted.
+    ``tables`` are the folders below the path that belong to the result: nothing else there is ever touched. Entering raises
+    NotEmptyError or UsageError if the path holds something else, StoreInUseError if another process is writing the same
+    folder, FailedError if the system refuses.
     """
 
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class ResultFolder:
         self._tables = tuple(tables)
         self._ops = FileOps()
         self._lock: int | None = None
-        self._made: Path | None = None  # the topmost folder that was not there before
+        self._made: Path | None = None  # the topmost folder that did not exist before
         self._published = False
         self._has_begun = self._keeps_begun = False
 
@@ -89,25 +89,25 @@ class ResultFolder:
                 unlock_file(self._lock)
                 self._lock = None
 
-    # What is there
+    # Reading
 
     def manifest(self) -> bytes | None:
-        """The manifest as it stands, None without one."""
+        """Return the current manifest, None if there is none."""
         return self._read(self.path / MANIFEST)
 
     def begun(self) -> bytes | None:
-        """What ``begin`` was given by whoever has not finished, None if nobody has begun."""
+        """Return the description that ``begin`` saved for work that is not finished, None if there is none."""
         return self._read(self.staging / _BEGUN)
 
     def notes(self) -> dict[str, bytes]:
-        """What has been noted by name, by this process or one before it."""
+        """Return the notes by name, of this process or an earlier one."""
         with result_problem("looking at the folder for results"):
             names = sorted(name for name in os.listdir(self.staging) if name.endswith(_NOTE))
         found = {name.removesuffix(_NOTE): self._read(self.staging / name) for name in names}
         return {name: data for name, data in found.items() if data is not None}
 
     def holds(self, staged: str, final: str, size_bytes: int, checksum: int) -> bool:
-        """Whether a part with these bytes is in ``staging``, or has been moved in already."""
+        """Return True if a part with these bytes is in ``staging`` or has been moved to its final name."""
         for path in (self.staging / staged, self.path / final):
             with suppress(OSError):
                 if path.stat().st_size == size_bytes:
@@ -117,8 +117,10 @@ class ResultFolder:
     # Working
 
     def begin(self, data: bytes, *, keep: bool = False) -> None:
-        """Say what is begun, for whoever comes next; ``keep``: also if nothing comes of it. Who begins nothing leaves what others
-        have begun."""
+        """Save a description of the work for the next process; ``keep``: also if no work is noted.
+
+        A process that does not call this leaves an earlier description.
+        """
         if self.begun() != data:
             with result_problem("making the folder for results", self.path):
                 self._save(self.staging / _BEGUN, data)
@@ -132,11 +134,11 @@ class ResultFolder:
         self.noted[name] = frozenset(parts)
 
     def keep(self, notes: dict[str, frozenset[str]]) -> None:
-        """Only these notes and their parts stay in ``staging``."""
+        """Remove all but these notes and their parts from ``staging``."""
         kept = {
             _MARK,
             _BEGUN,
-            _OURS,
+            _REMOVABLE,
             *(name + _NOTE for name in notes),
             *(part for parts in notes.values() for part in parts),
         }
@@ -153,15 +155,15 @@ class ResultFolder:
         standing: Iterable[str] = (),
         replaced: Iterable[str] = (),
     ) -> None:
-        """Move parts in, (name in ``staging``, name below the folder) each, and put the manifest over them.
+        """Move parts, each (name in ``staging``, name below the folder), to their final names, then write the manifest.
 
-        ``standing`` names the files of an earlier result that stay; without any, that result goes, its manifest first, and
-        then its files, which ``replaced`` names. Killed anywhere in between, the same call ends it: parts that are moved
-        already are left where they are. What nobody has named is never touched.
+        ``standing`` names the files of an earlier result that stay. If it is empty, that result is removed, its manifest first,
+        then its files, which ``replaced`` names. After a kill anywhere in between, the same call completes the work: parts
+        moved already stay where they are. Files that no call named are never touched.
         """
         moves, standing = list(parts), set(standing)
         with result_problem("publishing results"):
-            self._note_ours({*replaced, *(final for _, final in moves)})
+            self._note_removable({*replaced, *(final for _, final in moves)})
             if not standing and (self.path / MANIFEST).exists():
                 self._ops.unlink(self.path / MANIFEST)
                 self._ops.sync_folder(self.path)
@@ -178,10 +180,10 @@ class ResultFolder:
         self._published = True
 
     def finish(self) -> None:
-        """The result stands as it is: what is left of the work goes when this is left."""
+        """Keep the result as it is; the remains of the work are removed on exit."""
         self._published = True
 
-    # Small things
+    # Helpers
 
     def _entries(self) -> set[str]:
         try:
@@ -201,7 +203,7 @@ class ResultFolder:
                 return None
 
     def _save(self, path: Path, data: bytes) -> None:
-        """Write a small file that stands there whole or, after a crash, as before."""
+        """Write a small file that is whole or, after a crash, as before."""
         new = self.staging / (path.name + _NEW)
         with suppress(FileNotFoundError):
             self._ops.unlink(new)
@@ -212,7 +214,7 @@ class ResultFolder:
         self._ops.sync_folder(path.parent)
 
     def _make_folders(self, folder: Path, made: set[Path]) -> None:
-        """Make a folder below the result's and those above it; ``made``: whose entries are to be synced."""
+        """Make a folder below the result's and its parents; ``made`` collects the folders to be synced."""
         if folder not in made:
             self._make_folders(folder.parent, made)
             made.add(folder)
@@ -238,26 +240,26 @@ class ResultFolder:
             os.write(self._lock, _MARK_TEXT)
 
     def _clear(self) -> None:
-        """Leave nothing but a finished result: without a manifest, not even what a publication has moved in."""
+        """Remove all but a finished result; without a manifest, also the parts that a publication has moved."""
         if not (self.path / MANIFEST).exists():
             self._clear_results(set())
-        last = (_BEGUN, _MARK)  # as long as the first of them is there, a rerun knows that the result is its own
+        last = (_BEGUN, _MARK)  # while the first of them exists, a rerun knows that the result is its own
         for name in sorted(os.listdir(self.staging), key=lambda name: (name in last, name)):
             self._ops.unlink(self.staging / name)
         self._ops.rmdir(self.staging)
-        for folder in self._made_folders():  # rmdir stops at the first one that holds something
+        for folder in self._made_folders():  # rmdir raises at the first folder that is not empty
             self._ops.rmdir(folder)
 
     def _made_folders(self) -> list[Path]:
-        """The folder and those above it, as far as they were not there, from the innermost one."""
+        """Return the folder and its parents that did not exist before, the innermost first."""
         if self._made is None:
             return []
         found = [self.path, *self.path.parents]
         return found[: found.index(self._made) + 1]
 
     def _clear_results(self, standing: set[str]) -> None:
-        """Remove what publications have put, or found, in the result's folders and does not belong to it any more."""
-        gone = self._ours() - standing
+        """Remove the files of publications from the result's folders that no longer belong to the result."""
+        gone = self._removable() - standing
         for table in self._tables if gone else ():
             for folder, _, names in os.walk(self.path / table, topdown=False):
                 of_it = [name for name in sorted(names) if self._name_of(Path(folder) / name) in gone]
@@ -269,27 +271,27 @@ class ResultFolder:
     def _name_of(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()
 
-    def _ours(self) -> set[str]:
-        """Names of files that this result, or one before it, may remove."""
-        noted = self._read(self.staging / _OURS)
+    def _removable(self) -> set[str]:
+        """Return the names of files that this result, or an earlier one, may remove."""
+        noted = self._read(self.staging / _REMOVABLE)
         return set(noted.decode(errors="surrogateescape").split("\n")) - {""} if noted else set()
 
-    def _note_ours(self, names: set[str]) -> None:
-        """For whoever has to clear up: a publication that is killed leaves no manifest that names its files."""
-        known = self._ours()
+    def _note_removable(self, names: set[str]) -> None:
+        """Save the names of the files of a publication, for a killed one leaves no manifest that names them."""
+        known = self._removable()
         if not names <= known:
-            told = "".join(f"{name}\n" for name in sorted(known | names))
-            self._save(self.staging / _OURS, told.encode(errors="surrogateescape"))
+            text = "".join(f"{name}\n" for name in sorted(known | names))
+            self._save(self.staging / _REMOVABLE, text.encode(errors="surrogateescape"))
 
 
 def remove_part(path: Path) -> None:
-    """Take away a part that nobody needs, if that can be done."""
+    """Remove a part that is no longer needed; errors are ignored."""
     with suppress(OSError):
         path.unlink()
 
 
 def remove_empty(*folders: Path) -> None:
-    """Take away folders in which nothing is."""
+    """Remove those folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -305,15 +307,15 @@ def save_program(path: Path, text: str) -> None:
 
 @contextmanager
 def result_problem(doing: str, path: Path | None = None) -> Iterator[None]:
-    """What the system refuses, as a FailedError for who wants a result; ``path``: where, unless the system says so."""
+    """Turn an OSError into a FailedError about the folder for results; ``path`` is used if the error names none."""
     try:
         yield
     except OSError as error:
-        told = failed(error, doing)
-        if path is not None and told.path is None:
-            told.where = told.path = str(path)
-        told.to_do = _TO_DO.get(error.errno or 0, told.to_do)
-        raise told from error
+        failure = failed(error, doing)
+        if path is not None and failure.path is None:
+            failure.where = failure.path = str(path)
+        failure.to_do = _TO_DO.get(error.errno or 0, failure.to_do)
+        raise failure from error
 
 
 def _topmost_missing(path: Path) -> Path | None:

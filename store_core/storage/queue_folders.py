@@ -1,4 +1,4 @@
-"""The queues of a tree as a mapping that holds little for each of them: a broker may have tens of thousands."""
+"""Map the queues of a tree to their files, with little memory for each. A broker may have tens of thousands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_MADE: Final = 1024
 
 
 class QueueKey(NamedTuple):
-    """Which queue."""
+    """The topic and number of a queue."""
 
     topic: str
     queue_id: int
 
 
 class _Listed(NamedTuple):
-    """What a queue's folder holds: names, lengths and modification times of its files, and what else is there."""
+    """The listing of a queue's folder: names, lengths and modification times of its files, and its other entries."""
 
     files: tuple[tuple[str, int, int], ...]
     strays: tuple[Stray, ...]
@@ -34,9 +34,9 @@ class _Listed(NamedTuple):
 
 
 class QueueFolders(Mapping[QueueKey, SegmentSequence]):
-    """Every queue of a tree, in order. A queue's sequence is made when it is asked for, and only some are kept.
+    """Every queue of a tree, in order. A queue's sequence is made when the caller asks for it, and only some are kept.
 
-    Raises FailedError where a folder cannot be listed.
+    Raises FailedError if a folder cannot be listed.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class QueueFolders(Mapping[QueueKey, SegmentSequence]):
             files = tuple((intern(s.name), s.size_bytes, s.mtime_ns) for s in segments)
             listed[key] = _Listed(files, tuple(strays))
         self._listed = dict(sorted(listed.items()))
-        # The size is one setting for all queues, so all of them together tell it.
+        # The file size is one setting for all queues, so it is derived from all of them.
         self._file_size_bytes = file_size_bytes or derive_file_size_bytes(
-            (each.segments(top) for each in self._listed.values()), unit_bytes
+            (queue.segments(top) for queue in self._listed.values()), unit_bytes
         )
         self._made = lru_cache(maxsize=_MOST_MADE)(self._make)
 
@@ -66,7 +66,7 @@ class QueueFolders(Mapping[QueueKey, SegmentSequence]):
         return SegmentSequence([folder], self._cache, self._file_size_bytes, listed=contents)
 
     def __getitem__(self, key: QueueKey) -> SegmentSequence:
-        if key not in self._listed:  # asked of lost queues, one after the other
+        if key not in self._listed:  # callers also ask for lost queues
             raise KeyError(key)
         return self._made(key)
 

@@ -1,7 +1,7 @@
-"""Questions that may take minutes, of which a Ctrl-C does not have to wait for the answer.
+"""Run calls that may take minutes so that a Ctrl-C does not have to wait for them.
 
-A client of an object store, or a library that has one, is deaf while it waits for a server: Python handles signals between two of
-its own steps, in its main thread.
+A client of an object store, or a library with one, reacts to no signal while it waits for a server: Python handles signals
+between its own instructions, in its main thread.
 """
 
 from __future__ import annotations
@@ -22,29 +22,37 @@ _PATIENCE_SECONDS: Final = 8.0  # a client that gives up later has tried again b
 
 
 class _Hurry:
-    """Signals so far; and whether one has come and no question of the main thread has been answered since: whoever clears up then waits
-    for little."""
+    """The number of signals so far, and flags.
+
+    ``is_on``: a signal has come, and no call of the main thread has returned since. Calls then get a second, so that
+    clearing up is short.
+    """
 
     signals = 0
     is_on = False
-    is_left = False  # a question that is still under way
+    is_abandoned = False  # a call was given up and is still under way
 
 
 def hurry() -> None:
-    """A signal has come, between two questions."""
+    """Record that a signal has come between two calls."""
     _Hurry.signals += 1
     _Hurry.is_on = True
 
 
 def asks_still() -> bool:
-    """Whether a question was given up on, whose client may keep the process from ending."""
-    return _Hurry.is_left
+    """Return True if a call was given up, whose client may keep the process from ending."""
+    return _Hurry.is_abandoned
 
 
 def asked(call: Callable[..., Answer], *words: object, within_seconds: float | None = None) -> Answer:
-    """What ``call(*words)`` gives or raises. In the main thread whatever a signal raises comes at once; the call, which nobody can
-    stop, then goes on in a thread of its own that keeps no process from ending. What is asked behind a signal, or is being asked by
-    another thread when it comes, has a second to be answered; then FailedError is raised, and so it is behind ``within_seconds``."""
+    """Return or raise what ``call(*words)`` does, and let signals interrupt the wait.
+
+    * In the main thread an exception of a signal handler is raised at once. The call cannot be stopped: it continues in a
+      daemon thread.
+    * A call that starts after a signal, or that is under way in another thread when it comes, has a second to return; then
+      FailedError is raised.
+    * FailedError is raised after ``within_seconds``, too.
+    """
     answer: Future[Answer] = Future()
 
     def ask() -> None:
@@ -60,7 +68,7 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
         threading.Thread(target=ask, name="object-store-question", daemon=True).start()
         if is_main:
             wait([answer], _HURRY_SECONDS if is_hurried else within_seconds)
-        else:  # no signal reaches it
+        else:  # signals reach the main thread only
             while not (is_hurried or _Hurry.signals != before or answer.done() or time.monotonic() > end):
                 wait([answer], _LOOK_SECONDS)
             wait([answer], _HURRY_SECONDS)
@@ -69,7 +77,7 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
             hurry()
         raise
     if not answer.done():
-        _Hurry.is_left = True
+        _Hurry.is_abandoned = True
         raise FailedError("the server does not answer", to_do="run the command again")
     if is_main:
         _Hurry.is_on = False
@@ -82,10 +90,10 @@ def call_again(
     *words: object,
     within_seconds: float | None = None,
 ) -> Answer:
-    """As ``asked``, and again behind each of the pauses (seconds) that ``pauses_of`` an error are worth waiting for, as it may
-    not come again; each trouble that has other pauses has its own. For calls that may be made twice.
+    """Call as ``asked``, and repeat the call after each pause (seconds) that ``pauses_of`` returns for its error.
 
-    Behind a signal there is one attempt, as nobody may wait for longer than it takes.
+    Errors with different pauses are counted separately. Only for calls that may be made twice. After a signal there is one
+    attempt, so that the process ends soon.
     """
     attempts: Counter[tuple[float, ...]] = Counter()
     asking_seconds = allowed_seconds = 0.0

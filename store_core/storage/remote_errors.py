@@ -1,4 +1,4 @@
-"""What clients of object stores mean by what they raise: what has happened, what to do about it, and whether it may pass."""
+"""Translate errors of object store clients: the cause, what to do about it, and whether it may pass."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from store_core.storage.remote_path import RemotePath
 AZURE: Final = ("abfs", "abfss")  # schemes of its addresses
 WENT_AWAY: Final = "a file went away while it was read"
 BRIEFLY_SECONDS: Final = (0.1, 0.3)
-# Azure's client takes a lease for as long to remove a file: whoever is killed meanwhile leaves it.
+# Azure's client takes a lease of this length to remove a file, and a killed process leaves the lease.
 _LEASE_SECONDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty. ``pauses_seconds``: behind
-    each of them it may be over."""
+    """A kind of error, recognized by words of the client's message.
+
+    An empty ``to_do`` stands for the advice about credentials. ``pauses_seconds``: the error may have passed after each.
+    """
 
     words: str
     what: str
@@ -56,8 +58,8 @@ _TROUBLE: Final = (
         "run the command again later",
         pauses_seconds=BRIEFLY_SECONDS,
     ),
-    # Azure's own answers have a word in the brackets; its client takes some answers that come in pieces for broken ones. Google's closes
-    # a file whose first read failed.
+    # Azure's own answers have a word in the brackets; its client takes some chunked answers for broken ones, and Google's closes a
+    # file whose first read failed.
     _Trouble(
         r"Azure Error: \[\] (404|Error when reading body|Unexpected format)|XML_ERROR_PARSING|JSON object|json input is not an object"
         r"|I/O operation on closed file",
@@ -73,7 +75,7 @@ _TROUBLE: Final = (
         pauses_seconds=BRIEFLY_SECONDS,
     ),
 )
-_SAID: Final = re.compile(
+_DETAIL: Final = re.compile(
     r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+|(?<=Azure Error: \[\] )[^.\n]{1,120}"
     r"|expected payload to be a JSON object|json input is not an object"
 )
@@ -86,12 +88,12 @@ _CREDENTIALS: Final = {
 
 @contextmanager
 def told(path: RemotePath) -> Iterator[None]:
-    """Errors of the client as ours; FileNotFoundError is left as it is."""
+    """Turn errors of the client into StoreErrors; FileNotFoundError is left as it is."""
     try:
         yield
     except (FileNotFoundError, StoreError):
         raise
-    except Exception as error:  # pyarrow raises what its clients gave: OSError mostly, ValueError, its own
+    except Exception as error:  # pyarrow raises OSError mostly, but also ValueError and errors of its own
         raise _failure(path, str(error)) from error
 
 
@@ -102,8 +104,8 @@ def _failure(path: RemotePath, text: str) -> StoreError:
         return FailedError(what, path=str(path), to_do="see what it says")
     if trouble.what == "no such bucket":
         return NotAStoreError(trouble.what, path=str(path), to_do=trouble.to_do)
-    said = _SAID.search(text)
-    what = f"{trouble.what}{f' ({said[0]})' if said else ''}"
+    detail = _DETAIL.search(text)
+    what = f"{trouble.what}{f' ({detail[0]})' if detail else ''}"
     return FailedError(what, path=str(path), to_do=trouble.to_do or _CREDENTIALS[path.scheme])
 
 
@@ -112,6 +114,6 @@ def _trouble_of(text: str) -> _Trouble | None:
 
 
 def pauses_of(error: Exception) -> tuple[float, ...]:
-    """The pauses in front of further attempts that what a client raised is worth."""
+    """Return the pauses (seconds) before further attempts after an error of a client; none if it will not pass."""
     trouble = _trouble_of(str(error))
     return trouble.pauses_seconds if trouble is not None else ()

@@ -1,6 +1,6 @@
-"""Paths in object stores: ``s3://bucket/prefix`` as a path whose questions the object store answers.
+"""Represent ``s3://bucket/prefix`` as a path whose methods ask the object store.
 
-Nothing here loads what talks to an object store before a path is asked something.
+The client of the object store is loaded only when such a method is called.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NAMED: Final = re.compile(r"([^/=]*)=(.*)", re.DOTALL)
 class RemotePath(PosixPath):
     """A folder or file in an object store. Its parts are ``("s3:", "bucket", "folder", "name")``.
 
-    Handing one to the operating system raises UsageError, where it would else look for a local file of that name.
+    Passing one to the operating system raises UsageError, for the kernel would look for a local file of that name.
     """
 
     __slots__ = ()
 
     @property
     def is_url(self) -> bool:
-        """Whether the path is whole; what ``relative_to`` gives is not."""
+        """True if the path starts with a scheme; results of ``relative_to`` do not."""
         return bool(self.parts) and self.parts[0].endswith(":")
 
     def __str__(self) -> str:
@@ -64,25 +64,25 @@ class RemotePath(PosixPath):
         return self.parts[0][:-1]
 
     def listed(self) -> dict[str, Listed]:
-        """What the folder holds, by name; nothing where there is no such folder. Raises FailedError."""
+        """Return the folder's entries by name; none if there is no such folder. Raises FailedError."""
         from store_core.storage.object_store import bucket_of
 
         return bucket_of(self).folder(self)
 
     def list_below(self) -> None:
-        """Have all that lies below this folder listed at once, in place of one question for each folder."""
+        """List all below this folder in one request instead of one for each folder."""
         from store_core.storage.object_store import bucket_of
 
         bucket_of(self).list_below(self)
 
     def forget(self) -> None:
-        """Have everything below this folder listed anew when it is next asked for."""
+        """Drop the listings below this folder, so that the next question lists them again."""
         from store_core.storage.object_store import bucket_of
 
         bucket_of(self).forget(self)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Type, size and time of last change. Raises FileNotFoundError, and FailedError where nobody answers."""
+        """Return type, size and time of last change. Raises FileNotFoundError, and FailedError if the server does not answer."""
         from store_core.storage.object_store import bucket_of
 
         return bucket_of(self).stat(self).as_stat()
@@ -92,7 +92,7 @@ class RemotePath(PosixPath):
 
 
 class Entry(Protocol):
-    """What is asked of an entry of a folder; ``os.DirEntry`` answers it."""
+    """An entry of a folder; ``os.DirEntry`` is one."""
 
     @property
     def name(self) -> str: ...
@@ -121,8 +121,10 @@ class RemoteEntry:
 
 
 def path_of(text: str | Path) -> Path:
-    """A path as a person names it: an URL of an object store, or a local path, also as ``file:///path``. Raises UsageError for other
-    URLs, and for what is nearly one."""
+    """Parse a path from the command line: a URL of an object store, or a local path, also as ``file:///path``.
+
+    Raises UsageError for other URLs and for malformed ones.
+    """
     if isinstance(text, Path):
         return text
     url = _URL.fullmatch(text)
@@ -158,8 +160,11 @@ def path_of(text: str | Path) -> Path:
 
 
 def named_path(text: str) -> tuple[str | None, str]:
-    """NAME, if there is one, and PATH of ``[NAME=]PATH``. NAME is what stands before a ``=`` that comes before any ``/``, unless the
-    whole is a path that is there and PATH is none. Raises UsageError where one of them is empty."""
+    """Split ``[NAME=]PATH`` into NAME (None without one) and PATH.
+
+    NAME ends at a ``=`` that comes before any ``/``, unless the whole text is an existing path and PATH is not. Raises
+    UsageError if NAME or PATH is empty.
+    """
     named = _NAMED.fullmatch(text)
     if named is None:
         return None, text
@@ -175,22 +180,22 @@ def named_path(text: str) -> tuple[str | None, str]:
 
 
 def real_path(path: Path) -> Path:
-    """A path with its links followed; a remote one as it is."""
+    """Return a path with its links followed; a remote one as it is."""
     return path if isinstance(path, RemotePath) else Path(os.path.realpath(path))
 
 
 def absolute_path(path: Path) -> Path:
-    """A path from the root on, links as they are; a remote one as it is."""
+    """Return an absolute path with its links kept; a remote one as it is."""
     return path if isinstance(path, RemotePath) else Path(os.path.abspath(path))
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path lies in an object store."""
+    """Return True if a path lies in an object store."""
     return isinstance(path, RemotePath)
 
 
 def on_disk_only(path: Path) -> UsageError:
-    """The error for work that only a store on a disk allows."""
+    """Return the error for work that only a store on a disk allows."""
     return UsageError(
         "this cannot be done with a store in an object store",
         path=str(path),
@@ -199,17 +204,17 @@ def on_disk_only(path: Path) -> UsageError:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of that name, be it a link that leads nowhere."""
+    """Return True if anything has that name, even a dangling link."""
     return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def names_of(folder: Path) -> Sequence[str]:
-    """The names in a folder, in any order. Raises OSError, and FailedError for a remote one that does not answer."""
+    """Return the names in a folder, in any order. Raises OSError, and FailedError if an object store does not answer."""
     return list(folder.listed()) if isinstance(folder, RemotePath) else os.listdir(folder)
 
 
 def scan_folder(folder: Path) -> AbstractContextManager[Iterable[Entry]]:
-    """The entries of a folder, as ``os.scandir``. Raises OSError, and FailedError for a remote one that does not answer."""
+    """Return the entries of a folder, as ``os.scandir``. Raises OSError, and FailedError if an object store does not answer."""
     if isinstance(folder, RemotePath):
         return nullcontext([RemoteEntry(name, listed) for name, listed in folder.listed().items()])
     return os.scandir(folder)

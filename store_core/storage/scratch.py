@@ -22,10 +22,10 @@ def lay_out_links(
     removed: Collection[str],
     left_out: Collection[str] = (),
 ) -> Path:
-    """Make ``folder`` look like the store at ``root`` after a change; gives the shadow's root.
+    """Lay the store at ``root`` out in ``folder`` as after a change, with links to unchanged files.
 
-    Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders, and folders ``left_out`` wholly.
-    Nothing of the store is touched. Raises OSError where the scratch folder has no room.
+    Returns the shadow's root. Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders,
+    and folders ``left_out`` entirely. Nothing of the store is touched. Raises OSError if the scratch folder has no room.
     """
     shadow = folder / "store"
     skipped = {OURS, *left_out}
@@ -33,7 +33,7 @@ def lay_out_links(
     for path, folders, names in os.walk(root, followlinks=True):
         here = os.path.relpath(path, root)
         relative = "" if here == os.curdir else here + "/"
-        # A linked folder in which nothing changes stays a link; so does one that leads back up.
+        # A linked folder stays a link if nothing in it changes, also if it leads back up.
         kept = {
             name
             for name in folders
@@ -50,12 +50,12 @@ def lay_out_links(
     return shadow
 
 
-_SPARE_DESCRIPTORS: Final = 12  # two a level that is removed
+_SPARE_DESCRIPTORS: Final = 12  # a removal takes two for each level
 
 
 @contextmanager
 def scratch_folder(prefix: str = "rmqctl-") -> Iterator[Path]:
-    """A new folder, which is removed on leaving, also where no more files can be opened then. Raises OSError."""
+    """Make a folder that is removed on exit, even if the process has no free descriptors then. Raises OSError."""
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix=prefix))
         for _ in range(_SPARE_DESCRIPTORS):

@@ -1,4 +1,4 @@
-"""Segment sequences: files named by the offset of their first byte (store format, section 1.1)."""
+"""List and read segment sequences: files named by the offset of their first byte (store format, section 1.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.remote_path import is_remote, is_there, scan_folder
 
-_MOST_MISSING_FILES: Final = 1 << 16  # in a row
+_MOST_MISSING_FILES: Final = 1 << 16  # consecutive ones
 _MAX_OFFSET: Final = (1 << 63) - 1
 _PAGE_BYTES: Final = 4096
 _TAIL_BYTES: Final = 256 << 10  # read at a time, from the end on
@@ -54,16 +54,16 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch of the sequence for which there is no file, or one too short."""
+    """A range of the sequence whose file is missing or too short."""
 
     phy_offset: int
     size_bytes: int
 
 
 def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
-    """Segments of one folder in order of their offsets, and what else is there. A missing folder is empty.
+    """Return the segments of one folder in order of their offsets, and its other entries. A missing folder is empty.
 
-    Raises FailedError where the folder cannot be listed.
+    Raises FailedError if the folder cannot be listed.
     """
     segments: list[Segment] = []
     strays: list[Stray] = []
@@ -95,18 +95,21 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
 
 
 def derive_file_size_bytes(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> int | None:
-    """The file size that names and lengths of one or several sequences tell, None if they do not.
+    """Return the file size that fits names and lengths of one or several sequences best, None if they have none.
 
-    A size is believed when most files have that length or stand that far apart, so that one cut or foreign file does not
-    decide; then when most names are multiples of it; then the largest, for files are cut rather than grown. What is no
-    multiple of ``unit_bytes`` is believed only where nothing else is there.
+    The candidates are compared by, in this order:
+
+    * a multiple of ``unit_bytes``
+    * the most files with that length or that distance, so that one cut or foreign file does not decide
+    * the most names that are multiples of it
+    * the largest, for files are cut rather than grown
     """
-    told = proven_file_sizes(groups, unit_bytes)
-    return told[0] if told else None
+    sizes = proven_file_sizes(groups, unit_bytes)
+    return sizes[0] if sizes else None
 
 
 def proven_file_sizes(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> list[int]:
-    """The sizes for which as much speaks as for any other; the one that is believed comes first."""
+    """Return the sizes that fit equally well and better than all others, the largest first; see ``derive_file_size_bytes``."""
     lengths: Counter[int] = Counter()
     steps: Counter[int] = Counter()
     offsets: list[int] = []
@@ -134,7 +137,7 @@ class SegmentSequence:
         listed: tuple[list[Segment], list[Stray]] | None = None,
         choices: Mapping[int, Path] | None = None,
     ) -> None:
-        """``choices``: the folder that counts for a segment that several have, by its offset; else the first one does."""
+        """``choices``: by offset, the folder that counts for a segment that several folders have; by default the first folder."""
         self.folders = tuple(folders)
         self._cache = cache
         self._choices = choices or {}
@@ -142,29 +145,29 @@ class SegmentSequence:
         self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
         self.configured_file_size_bytes = file_size_bytes
         self._used_ends: dict[int, int] = {}
-        self._told_by: tuple[Segment, ...] = self.segments
+        self._size_sources: tuple[Segment, ...] = self.segments
         self.segments = tuple(self._within_reach(self._on_the_grid(self.segments)))
 
     @property
     def cache(self) -> FileCache:
-        """What reads its files."""
+        """The cache that reads the sequence's files."""
         return self._cache
 
     def holding(self, segment: Segment) -> SegmentSequence:
-        """What reads of a file's range give its own bytes: these files, or for one that lies over them, it alone."""
+        """Return a sequence that reads a file's own bytes: this one, or the file alone if it overlaps these files."""
         place = bisect_right(self._starts, segment.phy_offset) - 1
         if place >= 0 and self.segments[place].path == segment.path:
             return self
         return self.alone(segment)
 
     def alone(self, segment: Segment) -> SegmentSequence:
-        """A sequence of this one file."""
+        """Return a sequence of this one file."""
         return SegmentSequence([], self._cache, segment.size_bytes, listed=([segment], []))
 
     def apart(self) -> SegmentSequence:
-        """The same files behind a cache of its own, for another thread; a view, which is never listed anew.
+        """Return a view of the same files with a cache of its own, for another thread. Views are never listed again.
 
-        Segments are walked side by side, each with one of these: what is known of the files is shared, not found out again.
+        Threads walk segments concurrently, each with such a view: they share the listing of the files.
         """
         other = copy(self)
         other._cache, other._starts = self._cache.apart(), self._starts
@@ -172,13 +175,13 @@ class SegmentSequence:
         return other
 
     def relisted(self) -> SegmentSequence:
-        """The files that are there now, for what others write to or remove; of a view, and of files in an object store, the same ones."""
+        """Return the sequence as listed now, for files that a broker adds or removes; views and object stores return themselves."""
         if not self.folders or any(map(is_remote, self.folders)):
             return self
         return SegmentSequence(self.folders, self._cache, self.file_size_bytes or None, choices=self._choices)
 
     def is_plain(self, segment: Segment) -> bool:
-        """Whether a segment is a local file that holds just what reads give, so that others may read it by itself."""
+        """Return True if a segment is a local file that holds just what reads return. Other code may then read it directly."""
         return self._cache.is_plain(segment.path)
 
     def _list(self, choices: Mapping[int, Path]) -> tuple[list[Segment], list[Stray]]:
@@ -188,13 +191,15 @@ class SegmentSequence:
             found, others = list_folder(folder)
             segments += found
             strays += others
-        if len(self.folders) > 1:  # one is in order
+        if len(self.folders) > 1:  # a single folder is sorted
             segments.sort(key=lambda s: (s.phy_offset, s.path.parent != choices.get(s.phy_offset, s.path.parent)))
         return segments, strays
 
     def _on_the_grid(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """Without files whose names are digits and yet no segment's: no multiple of the size, and of another length, laid over
-        a segment or joining none."""
+        """Yield the segments; files with digits for a name that are none become strays.
+
+        Such a file starts at no multiple of the size. In addition, it has another length, overlaps a segment, or joins none.
+        """
         size = self.file_size_bytes
         if not size or (len(segments) == 1 and segments[0].phy_offset % size == 0):
             yield from segments
@@ -211,7 +216,10 @@ class SegmentSequence:
                 yield segment
 
     def _within_reach(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Without files so far behind the one before that only their names can be wrong, and without those beyond all offsets."""
+        """Yield the segments within reach; the others become strays.
+
+        Their names must be wrong: they start too far after the file before, or end beyond the largest offset.
+        """
         last: Segment | None = None
         reach = _MOST_MISSING_FILES * self.file_size_bytes
         for segment in segments:
@@ -233,12 +241,12 @@ class SegmentSequence:
 
     @cached_property
     def derived_file_size_bytes(self) -> int | None:
-        """The size that names and lengths of the files tell; None if they do not."""
-        return derive_file_size_bytes([list(self._told_by)])
+        """The size derived from names and lengths of the files; None if they give none."""
+        return derive_file_size_bytes([list(self._size_sources)])
 
     @property
     def file_size_bytes(self) -> int:
-        """The size every file should have; 0 where nothing tells it."""
+        """The size that every file should have; 0 if it is unknown."""
         return self.configured_file_size_bytes or self.derived_file_size_bytes or 0
 
     @cached_property
@@ -247,12 +255,12 @@ class SegmentSequence:
 
     @property
     def min_phy_offset(self) -> int:
-        """Offset of the first byte there is; 0 without files."""
+        """Offset of the first byte; 0 without files."""
         return self.segments[0].phy_offset if self.segments else 0
 
     @property
     def max_phy_offset(self) -> int:
-        """Offset behind the last file; 0 without files."""
+        """Offset after the last byte; 0 without files."""
         return max((s.end_phy_offset for s in self.segments), default=0)
 
     @property
@@ -260,7 +268,7 @@ class SegmentSequence:
         return sum(s.size_bytes for s in self.segments)
 
     def find(self, phy_offset: int) -> Segment | None:
-        """The file that holds this offset."""
+        """Return the file that holds this offset, None if there is none."""
         place = bisect_right(self._starts, phy_offset) - 1
         if place < 0:
             return None
@@ -268,17 +276,17 @@ class SegmentSequence:
         return segment if phy_offset < segment.end_phy_offset else None
 
     def preceding(self, segment: Segment) -> Segment | None:
-        """The file in front of another, whether or not it joins."""
+        """Return the file before another, whether or not it joins."""
         place = bisect_left(self._starts, segment.phy_offset)
         return self.segments[place - 1] if place else None
 
     def following(self, segment: Segment) -> Segment | None:
-        """The file behind another, whether or not it joins."""
+        """Return the file after another, whether or not it joins."""
         place = bisect_right(self._starts, segment.phy_offset)
         return self.segments[place] if place < len(self.segments) else None
 
     def gaps(self) -> list[Gap]:
-        """Stretches between the first and the last file that no file covers."""
+        """Return the ranges between the first and the last file that no file covers."""
         found: list[Gap] = []
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if segment.end_phy_offset < following.phy_offset:
@@ -286,11 +294,11 @@ class SegmentSequence:
         return found
 
     def read(self, phy_offset: int, size_bytes: int) -> bytes:
-        """Bytes from an offset, at most to the end of their file; empty where there is no file.
+        """Return the bytes from an offset, at most to the end of their file; empty if there is no file.
 
-        Raises FailedError where the file is there and cannot be read.
+        Raises FailedError if the file exists and cannot be read.
         """
-        place = bisect_right(self._starts, phy_offset) - 1  # as find; point reads spend their time here
+        place = bisect_right(self._starts, phy_offset) - 1  # as find, inlined for the speed of point reads
         if place < 0 or size_bytes <= 0:
             return b""
         segment = self.segments[place]
@@ -299,7 +307,7 @@ class SegmentSequence:
         return self._cache.read(segment.path, at, size_bytes if size_bytes < room else room) if room > 0 else b""
 
     def read_into(self, phy_offset: int, buffer: memoryview) -> int:
-        """As ``read``, into a buffer; gives the number of bytes read."""
+        """Read as ``read`` into a buffer; return the number of bytes read."""
         segment = self.find(phy_offset)
         if segment is None:
             return 0
@@ -307,9 +315,10 @@ class SegmentSequence:
         return self._cache.read_into(segment.path, phy_offset - segment.phy_offset, buffer[:room])
 
     def used_end(self, phy_offset: int) -> int:
-        """Offset behind the last byte of the file at ``phy_offset`` that is not zero; where it begins, if all are.
+        """Return the offset after the last non-zero byte of the file at ``phy_offset``.
 
-        Remembered: of a file that another process is writing to, it is what was first seen.
+        If all bytes are zero, that is the file's start. The result is remembered, so for a file that another process is writing
+        it may be out of date.
         """
         segment = self.find(phy_offset)
         if segment is None:
@@ -332,9 +341,9 @@ class SegmentSequence:
         return segment.phy_offset
 
     def _near_hole_start(self, low: int, high: int, end: int) -> int:
-        """Return where the hole [high, end) begins, or up to a page behind; not below ``low``.
+        """Return where the hole that holds [high, end) starts, or up to a page after that; not below ``low``.
 
-        A queue's file has a few entries at its begin, and any file may be stretched to any size: so by doubled steps, then by halves.
+        The search takes doubled steps, then halves: a queue's file may have a few entries at its start, and any file any size.
         """
         if self._is_hole(low, end):
             return low
@@ -352,7 +361,7 @@ class SegmentSequence:
         return data_at is None or data_at >= end
 
     def next_data(self, phy_offset: int) -> int | None:
-        """First offset >= this one in the same file that is not in a sparse hole; None if only holes follow there."""
+        """Return the first offset >= ``phy_offset`` in the same file and in no hole, None if only holes follow."""
         segment = self.find(phy_offset)
         if segment is None:
             return None

@@ -1,4 +1,4 @@
-"""What a broker's own properties file tells about a store: paths, file sizes, delay levels (store format, section 1.3)."""
+"""Read a broker's properties file for its store's paths, file sizes and delay levels (store format, section 1.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store_core.storage.remote_path import absolute_path, real_path
 _WRONGLY_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _PATH_SEPARATOR = ","
 _LONGEST_CONFIG_BYTES = 1 << 20
-_BROKER_NAMES = frozenset(  # at least one stands in any broker's file that says something about a store or its broker
+_BROKER_NAMES = frozenset(  # any broker's file that concerns a store or its broker has at least one of them
     [
         "brokerName",
         "brokerClusterName",
@@ -44,16 +44,16 @@ _BROKER_NAMES = frozenset(  # at least one stands in any broker's file that says
 _BROKER_PREFIXES = ("storePath", "mappedFileSize", "mapedFileSize", "mapperFileSize", "timer", "enable", "haMaster")
 
 
-Differing = tuple[int, int]  # where a record begins, and its length in bytes
+Differing = tuple[int, int]  # a record's offset and its length in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes in bytes; None where no configuration names them. Paths are absolute.
+    """The settings of a store. Sizes are None if no configuration names them; paths are absolute.
 
-    ``copies`` are the roots of other copies of the log whose folders stand among the log's; ``choices`` tell the folder
-    from which a segment that several of them have is read, by its offset, where it is not the first; ``differing`` records,
-    by offset and length, that are whole in several of them and not the same.
+    * ``copies``: roots of other copies of the log, whose folders are among the log's
+    * ``choices``: by offset, the folder from which a segment is read that several have, if it is not the first
+    * ``differing``: records, by offset and length, that are whole in several copies and not the same
     """
 
     root: Path
@@ -80,7 +80,7 @@ class Settings:
         return tuple(p for p in self.commitlog_paths if not real_path(p).is_relative_to(root))
 
     def writable_outside_paths(self) -> list[Path]:
-        """Log folders outside the root that were named for writing. Raises UsageError where one was not."""
+        """Return the log folders outside the root. Raises UsageError if the caller did not name one of them for writing."""
         unnamed = [path for path in self.outside_paths if path not in self.writable_commitlog_paths]
         if unnamed:
             raise UsageError(
@@ -91,16 +91,16 @@ class Settings:
         return list(self.outside_paths)
 
     def value(self, name: str, default: str = "") -> str:
-        """A property of the broker's file as it stands there."""
+        """Return a property as written in the broker's file."""
         return self.values.get(name, default)
 
     @property
     def names_a_broker(self) -> bool:
-        """Return True if a property is one that brokers know."""
+        """True if at least one property is one that brokers know."""
         return any(name in _BROKER_NAMES or name.startswith(_BROKER_PREFIXES) for name in self.values)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean property; anything but ``true`` is false, as in Java."""
+        """Return a boolean property; anything but ``true`` is false, as in Java."""
         text = self.values.get(name)
         return default if text is None else text.strip().lower() == "true"
 
@@ -113,11 +113,11 @@ def load_settings(
     broker_version: str | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from a broker's properties file, a store root, or both; the root beats ``storePathRootDir``.
+    """Return the settings from a broker's properties file, a store root, or both; the root overrides ``storePathRootDir``.
 
-    ``values`` are properties already read, in place of a file. ``commitlog`` are log folders that may be written to
-    although they lie outside the root. Paths of the file that lay under its own root are rebased under the root that is
-    used. Raises FailedError if the file cannot be read, UsageError if a size in it is no number.
+    ``values`` are properties already read, instead of a file. ``commitlog`` are log folders outside the root that may be
+    written to. The file's paths under its own root are moved under the root in use. Raises FailedError if the file cannot be
+    read, UsageError if the file is misnamed or a size in it is no positive number.
     """
     if values is None:
         values = _read_properties(config_file) if config_file is not None else {}
@@ -178,7 +178,7 @@ def _read_properties(config_file: Path) -> dict[str, str]:
 
 
 def _read_file_or_pipe(path: Path) -> bytes:
-    """At most the first 1 MiB of a file, or of a pipe (``-c <(...)``) that somebody writes to. Raises OSError."""
+    """Read at most the first 1 MiB of a file, or of a pipe (``-c <(...)``) with a writer. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(fd).st_mode
     os.set_blocking(fd, True)

@@ -1,4 +1,4 @@
-"""Scratch files: what is too large for memory is kept in an unnamed file of a folder the caller gives."""
+"""Keep data that is too large for memory in an unnamed file of a folder that the caller gives."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_WAITING: Final = 2  # writes, of 2.5 MB at most
 
 
 class Spool(Closing):
-    """An unnamed file that vanishes with its last descriptor. Positions are bytes from its start; what was never written is 0.
+    """An unnamed file that vanishes with its last descriptor. Positions are bytes from its start; unwritten bytes are 0.
 
-    A thread does the writing, so that new pages are taken from the system while the caller goes on. What is given to be
-    written must not be changed afterwards.
+    A thread writes, so that the kernel allocates pages while the caller continues. The caller must not change data that it
+    has passed.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Without ``folder`` it lies in the system's own for such files. Raises FailedError where it cannot take a file."""
+        """Make the file in ``folder``, by default in the system's folder for temporary files. Raises FailedError if it cannot."""
         folder = folder or Path(tempfile.gettempdir())
         try:
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # closed by close()
@@ -36,18 +36,18 @@ class Spool(Closing):
         self._waiting: deque[Future[None]] = deque()
 
     def close(self) -> None:
-        """Wait for the thread; what has not been written is not missed."""
+        """Close the file after the write in progress; waiting writes are dropped."""
         self._thread.shutdown(cancel_futures=True)
         self._file.close()
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write behind the end; gives the position. Raises FailedError, for a full disk too."""
+        """Write at the end and return the position. Raises FailedError, for a full disk too, as ``write``."""
         at = self.size_bytes
         self.write(at, data)
         return at
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        """Write at a position. Raises FailedError, for a full disk too: of this write or of one before."""
+        """Write at a position. Raises FailedError, for a full disk too; the error may be that of an earlier write."""
         view = memoryview(data).cast("B")
         self.size_bytes = max(self.size_bytes, at + len(view))
         if len(self._waiting) >= _MOST_WAITING:
@@ -55,7 +55,7 @@ class Spool(Closing):
         self._waiting.append(self._thread.submit(self._write, at, view))
 
     def _write(self, at: int, view: memoryview) -> None:
-        """Runs in the thread."""
+        """Write all bytes; runs in the thread."""
         done = 0
         try:
             while done < len(view):
@@ -64,7 +64,7 @@ class Spool(Closing):
             raise _failed(self._folder, error) from error
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        """Bytes of a position; fewer at the end. Raises FailedError, of a write before too."""
+        """Return the bytes at a position; fewer at the end. Raises FailedError, also for an earlier write."""
         while self._waiting:
             self._waiting.popleft().result()
         try:

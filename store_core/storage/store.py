@@ -1,4 +1,4 @@
-"""A store: the read-only view of a root folder that everything else asks."""
+"""Open a store as a read-only view of its root folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME_IT = "name the folder that holds commitlog/"
 
 
 class Store(Closing):
-    """What a store root holds. Opening lists nothing yet; each part is listed when it is first asked for.
+    """The parts of a store. Opening lists only the root; each part is listed on first use.
 
     All reads are read-only; nothing is locked, created or touched.
     """
@@ -64,23 +64,23 @@ class Store(Closing):
         self.cache.close()
 
     def with_log(self, log: SegmentSequence) -> Store:
-        """A store of its own that reads this log instead of its own one. Close it as any other."""
+        """Return another view of the store that reads ``log`` instead. Close it as any other."""
         view = Store(self.settings)
         view.__dict__["log"] = log
         return view
 
     def relative(self, path: Path) -> str:
-        """A path as findings and plans name it: from the root where it lies under it, else in full."""
+        """Return a path as findings and plans name it: relative if it lies under the root, else in full."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
     def aborted(self) -> bool:
-        """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly. A link that leads nowhere is not, to a broker."""
+        """True if ``abort`` exists: a broker runs, or the last one did not stop cleanly. For brokers a dangling link does not exist."""
         return (self.root / paths.ABORT).exists()
 
     @cached_property
     def log(self) -> SegmentSequence:
-        """The commit log; one sequence over all of its folders."""
+        """The commit log as one sequence over all of its folders."""
         settings = self.settings
         return SegmentSequence(
             settings.commitlog_paths, self.cache, settings.segment_size_bytes, choices=settings.choices
@@ -88,22 +88,22 @@ class Store(Closing):
 
     @cached_property
     def queues_in_rocksdb(self) -> bool:
-        """Whether the queues are kept in a RocksDB database instead of files."""
+        """True if a RocksDB database holds the queues instead of files."""
         return bool(self.queue_database) and not any(True for _ in self._queue_folders(paths.CONSUMEQUEUE))
 
     @cached_property
     def queue_database(self) -> str:
-        """The folder of the RocksDB database that holds queues, instead of files or beside them; "" where there is none."""
+        """The folder of the RocksDB database that holds queues, instead of files or in addition; "" if there is none."""
         folders = (name for name in paths.QUEUE_DATABASES if (self.root / name / paths.ROCKSDB_MARK).is_file())
         return next(folders, "")
 
     @cached_property
     def queues(self) -> Mapping[QueueKey, SegmentSequence]:
-        """Every ordinary queue, by topic and queue id, in that order."""
+        """Every ordinary queue, by topic and queue id, sorted."""
         return self._load_tree(paths.CONSUMEQUEUE, self.settings.queue_file_size_bytes)
 
     def negative_queues(self, tree: str) -> Mapping[QueueKey, SegmentSequence]:
-        """Queues of a tree with a negative number, which no record is put into but a broker loads."""
+        """Return the queues of a tree with a negative number, which get no record but are loaded by a broker."""
         usual = self.queues if tree == paths.CONSUMEQUEUE else self.batch_queues
         size = next((queue.file_size_bytes for queue in usual.values()), 0)
         found = {}
@@ -126,19 +126,19 @@ class Store(Closing):
 
     @cached_property
     def compaction_files(self) -> Mapping[QueueKey, Sequence[Segment]]:
-        """The files of each compacted queue's log, in order. They are no sequence: each compaction begins at 0 again."""
+        """The files of each compacted queue's log, in order. They are no sequence, for each compaction starts at 0 again."""
         return {key: list_folder(folder)[0] for key, folder in sorted(self._queue_folders(paths.COMPACTION_LOG))}
 
     def queue(self, topic: str, queue_id: int) -> SegmentSequence | None:
-        """One queue, without listing all of them; None if its folder is not there."""
+        """Return one queue without listing all of them; None if its folder is missing."""
         found = self.queue_alone(topic, queue_id)
-        # One file alone may be cut; the neighbours know the size.
+        # A single file may be cut, so the size is derived from all queues.
         if found is not None and self.settings.queue_file_size_bytes is None and len(found.segments) < 2:
             return self.queues.get(QueueKey(topic, queue_id))
         return found
 
     def queue_alone(self, topic: str, queue_id: int) -> SegmentSequence | None:
-        """As ``queue``, for who asks only for what is in its files: a single one that was cut tells its own length."""
+        """Return one queue as ``queue``, for callers that only read its files. The file size is wrong if its only file was cut."""
         if "queues" in self.__dict__:
             return self.queues.get(QueueKey(topic, queue_id))
         if (
@@ -153,7 +153,7 @@ class Store(Closing):
 
     @cached_property
     def index_files(self) -> tuple[Path, ...]:
-        """Index files in order of their names; other entries are left to ``index_strays``."""
+        """The index files in order of their names; ``index_strays`` has the other entries."""
         try:
             return tuple(p for p in self._index_entries if p.name.isdecimal() and p.is_file())
         except OSError as error:
@@ -161,7 +161,7 @@ class Store(Closing):
 
     @cached_property
     def index_strays(self) -> tuple[Path, ...]:
-        """What else lies in the index folder."""
+        """The entries of the index folder that are no index files."""
         return tuple(p for p in self._index_entries if p not in self.index_files)
 
     @cached_property
@@ -176,7 +176,7 @@ class Store(Closing):
 
     @cached_property
     def queue_strays(self) -> tuple[Stray, ...]:
-        """What lies in the trees of queues and is no queue: files there, and folders no broker looks into."""
+        """The entries in the trees of queues that are no queue: files there, and folders that brokers ignore."""
         strays = [
             Stray(path, is_folder, 0)
             for tree in paths.QUEUE_TREES
@@ -191,10 +191,10 @@ class Store(Closing):
                 yield key, path
 
     def _tree_entries(self, tree: str) -> Iterator[tuple[QueueKey | None, Path, bool]]:
-        """The entries of a tree's topics, and those beside the topics; with the queue that one is, if it is a queue's folder.
+        """Yield the entries in a tree's topics and next to the topics: queue, path, is a folder. The queue may be None.
 
-        A broker makes a queue of the number that it reads off a folder's name, and looks for its files where it would
-        have put them: `007` is no folder of queue 7, and a topic of bytes that are not UTF-8 has no folder for Java.
+        A broker parses the queue's number from the folder's name, then looks for the files in the folder that it would have
+        made for it: `007` is no folder of queue 7, and a topic whose name is not UTF-8 has no folder for Java.
         """
         top = self.root / tree
         if isinstance(top, RemotePath):
@@ -213,7 +213,7 @@ class Store(Closing):
 
 
 def _looks_like_a_store(folder: Path) -> bool:
-    """Whether somebody who named a folder in this one may have meant this one; a checkpoint alone may be another program's."""
+    """Return True if a folder looks like a store, so that its subfolder was named by mistake. A checkpoint alone proves nothing."""
     if is_remote(folder):
         return False
     with_queues = (folder / paths.CHECKPOINT).is_file() and (folder / paths.CONSUMEQUEUE).is_dir()
@@ -221,7 +221,7 @@ def _looks_like_a_store(folder: Path) -> bool:
 
 
 def _entries(top: Path) -> list[tuple[Path, bool]]:
-    """What a folder holds, by name, and whether that is a folder; nothing where there is none."""
+    """Return the paths in a folder, sorted, and whether each is a folder; none if the folder is missing."""
     try:
         with scan_folder(top) as entries:
             return sorted((top / e.name, e.is_dir()) for e in entries)
@@ -232,7 +232,7 @@ def _entries(top: Path) -> list[tuple[Path, bool]]:
 
 
 def _is_utf8(name: str) -> bool:
-    """Whether a file name can be what a broker called it; Java reads U+FFFD for other bytes and finds no such file."""
+    """Return True if a file name is UTF-8; Java decodes other bytes to U+FFFD and then finds no such file."""
     try:
         return os.fsencode(name) == name.encode()
     except UnicodeEncodeError:

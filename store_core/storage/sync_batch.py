@@ -1,4 +1,4 @@
-"""Many files made durable together: one sync of their file system instead of one for each of them."""
+"""Make many files durable with one sync of their file system instead of one for each file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 from store_core.storage.writer import Writer
 
-FEW: Final = 64  # syncing the file system also waits for what others have written to it: only many files are worth that
+FEW: Final = 64  # a sync of the file system also waits for writes of other processes, so it pays for many files only
 
 
 class SyncBatch:
-    """Collects files and folders until ``run`` makes them durable, in no order. Make it before the first of them is written to.
+    """A collection of files and folders that ``run`` makes durable, in no order. Make it before the first of them is written to.
 
-    More than ``FEW`` on one file system are synced with it as a whole, where that is as good (``FileOps.watch_file_system``).
+    More than ``FEW`` on one file system are synced with it as a whole, if that is as safe (``FileOps.watch_file_system``).
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -24,7 +24,7 @@ class SyncBatch:
         places = writer.places
         roots = {places.root, *places.writable_roots, *(area.parent for area in places.areas)}
         self._watched = {root.stat().st_dev: root for root in sorted(roots) if root.is_dir() and self._watch(root)}
-        self._waiting: dict[int, dict[tuple[Path, bool], None]] = {}  # by device: what, and whether it is a folder
+        self._waiting: dict[int, dict[tuple[Path, bool], None]] = {}  # by device: path, is a folder
 
     def _watch(self, root: Path) -> bool:
         return self._ops.watch_file_system(root)
@@ -42,16 +42,16 @@ class SyncBatch:
     def _add(self, real: Path, folder: Path | str, is_folder: bool) -> None:
         device = os.stat(folder).st_dev
         waiting = self._waiting.setdefault(device, {})
-        if device not in self._watched or len(waiting) <= FEW:  # that many are synced as a whole: no need to know more
+        if device not in self._watched or len(waiting) <= FEW:  # more are synced with the file system
             waiting[real, is_folder] = None
 
     def run(self) -> None:
-        """Make durable all that was added, and forget it. Raises OSError; then all of it waits for the next run."""
+        """Make all added files and folders durable and forget them. Raises OSError; then all of them wait for the next run."""
         for device, waiting in self._waiting.items():
             if device in self._watched and len(waiting) > FEW:
                 self._ops.sync_file_system(self._watched[device])
                 continue
-            for real, is_folder in self._each(waiting):
+            for real, is_folder in self._files_first(waiting):
                 if is_folder:
                     self._ops.sync_folder(real)
                 else:
@@ -59,6 +59,6 @@ class SyncBatch:
         self._waiting.clear()
 
     @staticmethod
-    def _each(waiting: dict[tuple[Path, bool], None]) -> Iterator[tuple[Path, bool]]:
-        """Files first: a name that is durable leads to bytes that are."""
-        return iter(sorted(waiting, key=lambda one: one[1]))
+    def _files_first(waiting: dict[tuple[Path, bool], None]) -> Iterator[tuple[Path, bool]]:
+        """Return the files, then the folders, so that a durable name leads to durable bytes."""
+        return iter(sorted(waiting, key=lambda entry: entry[1]))

@@ -1,4 +1,4 @@
-"""The primitives that change a file system, one system call each: the layer under the writer that tests replace."""
+"""Change the file system by primitives of one system call each, the layer under the writer that tests replace."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Final
 
 Buffer = bytes | bytearray | memoryview
 
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must keep nothing waiting
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe must not block
 _OPEN_FILES: Final = 32
 _SYNCED_AS_A_WHOLE: Final = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs"})
 _SYNCFS_SAYS: Final = (5, 8)  # an older Linux does not report in syncfs(2) that bytes could not be written
 
 
 class FileOps:
-    """Absolute paths in, OSError out. Files written to stay open (a few of them) until renamed, removed or closed.
+    """The primitives. They take absolute paths and raise OSError. A few written files stay open until renamed, removed or closed.
 
-    Never for the store's ``lock`` file while the lock is held: closing any descriptor of it would give the lock up.
+    Never use them on the store's ``lock`` file while the lock is held: closing any descriptor of it would release the lock.
     """
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
-        self._watched: dict[int, int] = {}  # an open folder of each file system, by device
+        self._watched: dict[int, int] = {}  # by device: an open folder of the file system
 
     def create(self, path: Path, mode: int) -> None:
         """Make an empty file that did not exist."""
@@ -44,13 +44,13 @@ class FileOps:
                 done = os.pwrite(fd, rest, offset)
                 rest, offset = rest[done:], offset + done
         except OSError as error:
-            error.filename = str(path)  # a descriptor tells none
+            error.filename = str(path)  # errors on a descriptor name no file
             raise
 
     def write_directly(self, path: Path, wanted: bool) -> bool:
-        """Whether writes to a file go past the page cache from now on; they may if the file system can do that.
+        """Switch writes past the page cache on or off, and return True if they bypass it from now on.
 
-        Then memory, position and length of each must begin with a page.
+        The file system may refuse. Memory address, position and length of each direct write must be multiples of a page.
         """
         fd = self._descriptor(path)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -90,7 +90,7 @@ class FileOps:
         try:
             if stat.S_ISLNK(os.fstat(fd).st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-            opened = f"/proc/self/fd/{fd}"  # the file itself, whatever has its name by now
+            opened = f"/proc/self/fd/{fd}"  # the open file, even if its name now leads elsewhere
             with suppress(PermissionError):
                 os.chown(opened, uid, gid)
             os.chmod(opened, mode)
@@ -105,9 +105,9 @@ class FileOps:
             os.fsync(fd)
 
     def watch_file_system(self, folder: Path) -> bool:
-        """Remember what fails on the file system of a folder from now on, for ``sync_file_system``.
+        """Prepare ``sync_file_system`` for a folder's file system; it then reports writes that fail from now on.
 
-        False where syncing as a whole is not known to make everything durable, or to report what could not be.
+        Return False if a sync as a whole is not known to make everything durable there, or to report failures.
         """
         device = os.stat(folder).st_dev
         if device not in self._watched:
@@ -117,7 +117,7 @@ class FileOps:
         return True
 
     def sync_file_system(self, folder: Path) -> None:
-        """Make all that was written to a watched file system durable: bytes, lengths, times, names, of every process."""
+        """Make all writes of every process to a watched file system durable: bytes, lengths, times, names."""
         import ctypes
 
         fd = self._watched[os.stat(folder).st_dev]
@@ -133,7 +133,7 @@ class FileOps:
             os.close(fd)
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes that this process may still write on the file system of an existing path."""
+        """Return how many bytes this process may still write on the file system of an existing path."""
         info = os.statvfs(path)
         return (info.f_bavail if os.geteuid() else info.f_bfree) * info.f_frsize
 

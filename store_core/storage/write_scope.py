@@ -1,4 +1,4 @@
-"""Where writing is allowed: below the store root, and below log folders outside it that were named."""
+"""Restrict writes to the store root and the log folders outside it that the caller named."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout.paths import OURS
 
 _REMEMBERED: Final = 4096  # appends write to the same few files again and again
-_FOLDERS_REMEMBERED: Final = 1 << 16  # each name asked for is one in a folder, and a broker may have so many queues
+_FOLDERS_REMEMBERED: Final = 1 << 16  # each queue has a folder, and a broker may have so many queues
 
 
 class Places:
-    """Turns the paths of plans and journals into real ones, and refuses those that lead elsewhere.
+    """A resolver that turns the paths of plans and journals into real ones and refuses those that lead elsewhere.
 
     A path is relative to the store root, or absolute below one of ``writable_roots``. Links in folders are followed
-    before the question is asked, so a link inside the store does not lead out of it.
+    before the check, so a link inside the store does not lead out of it.
     """
 
     def __init__(self, root: Path | str, writable_roots: Sequence[Path | str] = ()) -> None:
@@ -31,10 +31,10 @@ class Places:
         self._root = str(self.root)
         self._resolved: dict[str, Path] = {}
         self._real_folders: dict[str, str] = {}
-        self._plain_folders: set[str] = set()  # below the root, without a link in them
+        self._plain_folders: set[str] = set()  # paths below the root without a link
 
     def resolve(self, path: str) -> Path:
-        """The real path; its last part is not followed. Raises UsageError where it lies in no allowed place."""
+        """Return the real path; a link in its last part is not followed. Raises UsageError if it lies in no allowed place."""
         known = self._resolved.get(path)
         if known is None:
             if len(self._resolved) >= _REMEMBERED:
@@ -45,7 +45,7 @@ class Places:
     def _resolve(self, path: str) -> Path:
         if self._is_plain(path):
             return Path(f"{self._root}/{path}")
-        real = self._resolve_anew(path)
+        real = self._resolve_unknown(path)
         above, slash, _ = path.rpartition("/")
         if slash and str(real) == f"{self._root}/{path}":
             if len(self._plain_folders) >= _FOLDERS_REMEMBERED:
@@ -54,11 +54,11 @@ class Places:
         return real
 
     def _is_plain(self, path: str) -> bool:
-        """Whether a path is known to be one in a folder below the root that no link leads to or from."""
+        """Return True if the folder of a path lies below the root and is known to have no link in its path."""
         above, _, name = path.rpartition("/")
         return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
 
-    def _resolve_anew(self, path: str) -> Path:
+    def _resolve_unknown(self, path: str) -> Path:
         parts = path.split("/")
         if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
@@ -81,13 +81,13 @@ class Places:
         )
 
     def _joined(self, path: Path | str) -> str:
-        """An absolute path without doubled or needless parts; unlike ``os.path.normpath``, ``..`` stays."""
+        """Return an absolute path without ``//``, ``.`` and trailing slash; unlike ``os.path.normpath``, ``..`` stays."""
         joined = os.path.join(self._root, path)
         is_plain = isinstance(path, Path) or not ("//" in joined or joined.endswith("/") or "." in joined.split("/"))
         return joined if is_plain else str(Path(joined))
 
     def name(self, path: Path | str) -> str:
-        """The path as plans and journals write it: relative below the root, absolute elsewhere."""
+        """Return the path as plans and journals write it: relative below the root, absolute elsewhere."""
         if isinstance(path, str) and self._is_plain(path):
             return path
         joined, root = self._joined(path), self._root
@@ -98,9 +98,9 @@ class Places:
         return real[len(root) + 1 :] if _is_in(real, root) else real
 
     def exact(self, path: str) -> Path:
-        """The real path of one that a plan or journal names, which has no link in it, as none has that rmqctl wrote.
+        """Return the real path of one that a plan or journal names. It must have no link in it: rmqctl writes none.
 
-        Raises UsageError where it lies in no allowed place, FailedError for a link or another name of the same place.
+        Raises UsageError if it lies in no allowed place, FailedError for a link or another name of the same place.
         """
         real = self.resolve(path)
         if self.name(path) != path or real.is_symlink():
@@ -108,7 +108,7 @@ class Places:
         return real
 
     def _real_folder(self, folder: str) -> str:
-        """A folder with links followed. Each folder is looked at once."""
+        """Return a folder with links followed. Each folder is looked up once."""
         known = self._real_folders.get(folder)
         if known is None:
             above, name = os.path.split(folder)
@@ -121,7 +121,7 @@ class Places:
         return known
 
     def area_for(self, path: str) -> Path:
-        """The ``.rmqctl`` folder whose file system is that of ``path``; the root's own where none is."""
+        """Return the ``.rmqctl`` folder on the file system of ``path``; the root's own if there is none."""
         if len(self.areas) == 1:
             return self.areas[0]
         device = _device(self.resolve(path).parent)
@@ -136,7 +136,7 @@ def _is_in(path: str, place: str) -> bool:
 
 
 def _device(path: Path) -> int:
-    """The file system of a path, or of its nearest parent that exists."""
+    """Return the device of a path, or of its nearest parent that exists."""
     while True:
         try:
             return os.stat(path).st_dev

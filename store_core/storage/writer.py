@@ -1,4 +1,4 @@
-"""The one writer: nothing else in this library changes a file system."""
+"""Change files of a store; no other code of this library writes to one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store_core.storage.prefetch import made_ahead
 from store_core.storage.syscalls import Buffer, FileOps
 from store_core.storage.write_scope import Places
 
-SPARSE_BLOCK_BYTES: Final = 64 << 10  # what is no whole block of zeros is written
+SPARSE_BLOCK_BYTES: Final = 64 << 10  # only whole blocks of zeros are left as holes
 _ZERO_BLOCK: Final = bytes(SPARSE_BLOCK_BYTES)
 _NEW_FILE_MODE: Final = 0o644
 _NEW_FOLDER_MODE: Final = 0o755
@@ -36,9 +36,9 @@ class Ownership:
 
 
 class Writer(Closing):
-    """Changes files below a store root (and ``writable_roots``). Every call is one or few primitives of ``ops``.
+    """A writer of files below a store root (and ``writable_roots``). Every call is one or few primitives of ``ops``.
 
-    Paths are as ``Places`` says. All methods raise OSError where the system refuses, UsageError for a path that lies
+    Paths are those of ``Places``. All methods raise OSError if the kernel refuses, UsageError for a path that lies
     elsewhere. Nothing is durable before ``sync_file`` (bytes, length, times) or ``sync_folder`` (names).
     """
 
@@ -55,15 +55,15 @@ class Writer(Closing):
         return self.places.root
 
     def path(self, path: str) -> Path:
-        """Where a path of a plan or journal really is. Raises UsageError."""
+        """Return the real path of one that a plan or journal names. Raises UsageError."""
         return self.places.resolve(path)
 
     def write_range(self, path: str, offset: int, data: Buffer) -> None:
-        """Write bytes into an existing file, which grows where they end behind it. No journal: appends use this too."""
+        """Write bytes into an existing file, which grows if they end after its end. Keeps no old bytes: the journal itself uses this."""
         self.ops.write(self.path(path), offset, data)
 
     def write_sparse(self, path: str, offset: int, data: bytes) -> None:
-        """Write bytes into a stretch of a file that holds only zeros or lies behind its end; zero blocks stay holes."""
+        """Write bytes into a range that holds only zeros or lies after the file's end; zero blocks stay holes."""
         real = self.path(path)
         for at, block in dense_runs(data):
             self.ops.write(real, offset + at, block)
@@ -77,10 +77,10 @@ class Writer(Closing):
         size_bytes: int = 0,
         ownership: Ownership | None = None,
     ) -> int:
-        """Make a new file with these bytes and at least ``size_bytes`` long, zeros behind them; gives its length.
+        """Make a new file with these bytes, padded with zeros to at least ``size_bytes``; return its length.
 
-        FileExistsError where there is one. Blocks of zeros are left as holes, and holes too. The file gets ``ownership``, else
-        ``mode`` and the owner of the store's root.
+        Raises FileExistsError if there is one. Blocks of zeros are left as holes, and holes too. The file gets ``ownership``,
+        else ``mode`` and the owner of the store's root.
         """
         real = self.path(path)
         self.ops.create(real, ownership.mode if ownership else mode)
@@ -103,7 +103,7 @@ class Writer(Closing):
         self.ops.truncate(self.path(path), size_bytes)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; a file that has it is replaced in one go."""
+        """Give a file another name; a file that has the name is replaced atomically."""
         self.ops.rename(self.path(old), self.path(new))
 
     def link(self, old: str, new: str) -> None:
@@ -130,14 +130,14 @@ class Writer(Closing):
         self.ops.rmdir(self.path(path))
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Set the modification time of a file or folder unless it is that already; the access time stays."""
+        """Set the modification time of a file or folder if it differs; the access time stays."""
         real = self.path(path)
         info = os.stat(real, follow_symlinks=False)
         if info.st_mtime_ns != mtime_ns:
             self.ops.set_times(real, info.st_atime_ns, mtime_ns)
 
     def set_ownership(self, path: str, wanted: Ownership) -> None:
-        """Give a file or folder this mode and owner unless it has them already."""
+        """Give a file or folder this mode and owner if they differ."""
         real = self.path(path)
         if Ownership.of(os.stat(real, follow_symlinks=False)) != wanted:
             self.ops.set_owner(real, wanted.mode, wanted.uid, wanted.gid)
@@ -152,7 +152,7 @@ class Writer(Closing):
 
     @contextmanager
     def keeping_folder_mtime(self, path: str) -> Iterator[None]:
-        """Names made or removed directly in this folder leave its modification time as it was."""
+        """Restore a folder's modification time after names were made or removed directly in it."""
         before = os.stat(self.path(path)).st_mtime_ns
         yield
         self.set_mtime_ns(path, before)
@@ -162,7 +162,7 @@ class Writer(Closing):
 
 
 def save_file(path: Path | str, data: bytes) -> None:
-    """Write a file that a person asked for, outside any store, in one go. Raises OSError."""
+    """Write a file outside any store atomically. Raises OSError."""
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     ops = FileOps()
@@ -173,17 +173,17 @@ def save_file(path: Path | str, data: bytes) -> None:
         ops.rename(part, target)
     except BaseException as error:
         ops.forget(part)
-        with suppress(OSError):  # where all is read-only that is refused, too
+        with suppress(OSError):  # a read-only file system refuses this, too
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # what was asked for, not what stood in for it
+            error.filename = str(path)  # the caller's path, not that of the temporary file
         raise
     finally:
         ops.close()
 
 
 def _made_ahead_if_large(chunks: Iterable[bytes | Hole]) -> Iterator[bytes | Hole]:
-    """The same chunks; a thread, which takes longer to start than a small file to write, makes them only where the first is large."""
+    """Yield the same chunks, made ahead by a thread if the first is large. A small file is written before a thread starts."""
     source = iter(chunks)
     for first in source:
         yield first
@@ -192,7 +192,7 @@ def _made_ahead_if_large(chunks: Iterable[bytes | Hole]) -> Iterator[bytes | Hol
 
 
 def dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
-    """The stretches of ``data`` between whole blocks of zeros: (position, bytes)."""
+    """Yield the ranges of ``data`` between whole blocks of zeros: (position, bytes)."""
     view = memoryview(data)
     start: int | None = None
     for at in range(0, len(data), SPARSE_BLOCK_BYTES):
