@@ -45,8 +45,12 @@ _POSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """For whom the page is: times in ``zone``, which is called ``zone_name``; ``arguments`` name the store on a command
-    line, ``options`` are what its plan was asked for with."""
+    """Settings of a page's reader.
+
+    * ``zone``, ``zone_name``: the zone of times, and its name
+    * ``arguments``: they name the store on a command line
+    * ``options``: the command line options of its plan
+    """
 
     zone: tzinfo = UTC
     zone_name: str = "UTC"
@@ -62,7 +66,7 @@ class Shown(NamedTuple):
 
 
 def page(report: LossReport, reader: Reader) -> str:
-    """Return the whole page. Its length is bounded whatever was lost: long lists are cut and say so."""
+    """Return the whole page. Its length is bounded whatever was lost: long lists are cut, with a note."""
     loader = PackageLoader("rmqctl.report", "")
     pages = Environment(
         autoescape=True, loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
@@ -83,7 +87,7 @@ def page(report: LossReport, reader: Reader) -> str:
     return pages.get_template("page.html.j2").render(
         report=report,
         reader=reader,
-        style=Markup(style),  # a file of ours
+        style=Markup(style),  # a file of this package, so safe as markup
         verdict=verdict(report),
         cards=cards(report),
         losses=[(_sentence(n), "not known" if v is None else v) for n, v in loss_rows(report.losses.as_json())],
@@ -94,7 +98,7 @@ def page(report: LossReport, reader: Reader) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return any value as text of the page. Text from a store may be long, contain control characters, or look like markup."""
+    """Return any value as safe text of the page. Text from a store may be long, contain control characters, or look like markup."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, int) and not isinstance(value, bool):

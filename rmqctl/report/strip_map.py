@@ -1,4 +1,4 @@
-"""Lay out the picture of the log: one strip for the whole, and one for each segment where there is something to see."""
+"""Lay out the picture of the log: a strip for the whole, and strips for its segments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmqctl.output.cells import human_size
 from rmqctl.report.words import count
 from store_core.recovery.loss_report.log_strips import BAD_KINDS, KINDS, SegmentStrip, Span, SpanKind
 
-_CELLS: Final = 400  # a strip shows so many parts at most
+_CELLS: Final = 400  # a strip has at most this many parts
 _MOST_STRIPS: Final = 40
-_LANE: Final = 16  # pixels: what the log holds
-_FATE: Final = 5  # and below it what the broker keeps
+_LANE: Final = 16  # pixels: height of the lane of the log's contents
+_FATE: Final = 5  # height of the lane below it: the parts a broker keeps
 _GAP: Final = 2
 
 LEGEND: Final[dict[SpanKind, str]] = {
@@ -55,7 +55,7 @@ class Strip(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A segment (``name`` behind its ``zeros``), or several together without a name."""
+    """A segment (``zeros``, then ``name``), or several together without a name."""
 
     zeros: str
     name: str
@@ -114,7 +114,7 @@ def _row(strips: Sequence[SegmentStrip], cut: int | None) -> Row:
 
 
 def _summary(strips: Sequence[SegmentStrip]) -> str:
-    """Return what is wrong with segments, in a few words."""
+    """Return the faults of segments, in a few words."""
     totals: dict[SpanKind, int] = {}
     for strip in strips:
         for kind, size in strip.totals.items():
@@ -134,7 +134,7 @@ def _summary(strips: Sequence[SegmentStrip]) -> str:
 
 
 def _grouped(segments: Sequence[SegmentStrip]) -> Iterator[list[SegmentStrip]]:
-    """Yield each segment alone where there are few; else the worst ones alone, and those between them together."""
+    """Yield each segment alone if there are few; else the worst ones alone, and those between them together."""
     if len(segments) <= _MOST_STRIPS:
         yield from ([strip] for strip in segments)
         return
@@ -167,12 +167,12 @@ def _strip(spans: Sequence[Span], start: int, end: int, cut: int | None, label: 
 
 
 def _parts(spans: Iterable[Span], start: int, size: int) -> list[tuple[int, int, SpanKind]]:
-    """Return what to draw: near spans as one, of the worst kind they hold; bad ones last, so that they lie on top."""
+    """Return the parts to draw: near spans merged, with their worst kind; bad ones last, so that they are on top."""
     parts: list[tuple[int, int, SpanKind]] = []
     for span in spans:
         if parts and (
-            parts[-1][2] == span.kind  # a blank is mostly too thin to be seen, and only flickers
-            or (span.kind == "blank" and span.size_bytes * _CELLS < size)
+            parts[-1][2] == span.kind
+            or (span.kind == "blank" and span.size_bytes * _CELLS < size)  # too thin to be seen
         ):
             parts[-1] = (parts[-1][0], span.end_phy_offset, parts[-1][2])
             continue
@@ -190,9 +190,9 @@ def _cells(begin: int, end: int, start: int, size: int) -> tuple[int, int]:
 
 
 def _legend(segments: Sequence[SegmentStrip], cut: int | None) -> Iterator[Mark]:
-    """Yield what the colours mean, of those that the picture has."""
-    there = {kind for strip in segments for kind in strip.totals}
-    yield from (Mark(kind, words) for kind, words in LEGEND.items() if kind in there)
+    """Yield the legend of the colours in the picture."""
+    present = {kind for strip in segments for kind in strip.totals}
+    yield from (Mark(kind, words) for kind, words in LEGEND.items() if kind in present)
     if cut is not None:
         yield Mark("keep", "below: a broker would keep it", 4, _FATE)
         if any(strip.fate != "kept" for strip in segments):
