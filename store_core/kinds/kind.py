@@ -1,4 +1,4 @@
-"""What a finding code means."""
+"""Define the meaning of a finding code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, Literal
 Severity = Literal["info", "warning", "error"]
 
 RECOVER: Final = "Run `rmqctl recover` before a broker starts on this store; it shows what a broker would throw away and what can be kept."
-REBUILD_QUEUES: Final = "Run `rmqctl rebuild queues` to build the queues anew from the log."
-REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to build the index anew from the log."
+REBUILD_QUEUES: Final = "Run `rmqctl rebuild queues` to rebuild the queues from the log."
+REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to rebuild the index from the log."
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a code means (``title``, one line), how bad it is, what it says in full, and what to do."""
+    """The meaning of a code: its severity, ``title`` (one line), full explanation and advice."""
 
     code: str
     severity: Severity
