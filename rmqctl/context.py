@@ -117,8 +117,8 @@ class Context:
     def _report_change(self, root: Path) -> None:
         from store_core.storage.half_applied import half_changed
 
-        if (said := half_changed(root)) is not None:
-            self.warn(said)
+        if (warning := half_changed(root)) is not None:
+            self.warn(warning)
 
     def _without_repeats(self, named: Sequence[tuple[str | None, Settings]]) -> list[tuple[str | None, Settings]]:
         """Return the stores without repeated paths, with a note for each; the first name given for a path counts."""

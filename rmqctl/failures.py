@@ -148,7 +148,7 @@ def _os_failure(error: OSError) -> Failure:
 
 
 def _owner_advice(path: str) -> str:
-    """Return advice that names the owner of a refused path, or of its nearest readable parent; empty if there is none."""
+    """Return advice that names the owner of a refused path or its nearest readable parent; empty if there is none."""
     import pwd
 
     while True:
@@ -189,7 +189,7 @@ def _usage_failure(error: BaseException) -> Failure | None:
 
 
 def _commands_like(complaint: str) -> str:
-    """Return the commands that a mistyped word may have meant; a command that writes only if the word is very close."""
+    """Return the commands that a mistyped word may mean. A command that writes is offered only for a close match."""
     from difflib import SequenceMatcher
 
     from rmqctl.commands import built_commands

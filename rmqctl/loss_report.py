@@ -40,7 +40,7 @@ _DATA: Final = ".json"
 def losses_in_words(
     ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None, options: Sequence[str] = ()
 ) -> LossReport | None:
-    """Build the loss report, save it if ``path`` is given, and return it for ``loss_blocks``; None if no output needs it.
+    """Return the loss report for ``loss_blocks``, saved if ``path`` is given; None if no output needs it.
 
     It describes the store as it is: call this before a plan is carried out.
 

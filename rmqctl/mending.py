@@ -49,7 +49,7 @@ _MOST_KEYS_SHOWN = 3
 
 @contextmanager
 def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreLock | None]:
-    """Yield the store's lock while a plan is made and carried out; without ``apply`` yield None and warn of other processes.
+    """Yield the store's lock while a plan is made and carried out; without ``apply``, None and a warning of other processes.
 
     The lock is taken before the store is read, so that the plan fits the store it changes. Then an interrupted change is
     finished or rolled back.

@@ -57,7 +57,7 @@ def _end_process(signal_number: int, frame: FrameType | None) -> None:
 
 
 class _Whole:
-    """Delay a signal's exception to the end of a ``with whole:`` block, so that its output is written entirely or not at all.
+    """Delay a signal's exception to the end of a ``with whole:`` block: its output is written entirely or not at all.
 
     The delay is at most ``_PATIENCE_SECONDS``, because the reader of the output may be asleep.
     """

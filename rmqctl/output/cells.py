@@ -70,7 +70,7 @@ def kind_of(key: str) -> Kind:
 
 
 def escape_controls(text: str) -> str:
-    """Escape text so that nothing in it moves a cursor, changes a colour, starts a line or turns the writing direction."""
+    """Escape characters that move a cursor, change a colour, start a line or turn the writing direction."""
     return text if text.isascii() and text.isprintable() else text.translate(_CONTROLS)
 
 

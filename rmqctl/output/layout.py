@@ -45,7 +45,7 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class _Need:
     least: int
-    most: int
+    widest: int
 
 
 def fit(
@@ -55,12 +55,12 @@ def fit(
 
     ``rigid`` columns must not be folded. Columns with the highest ``drop`` are left out first.
     """
-    most = [max(width_of(heading), *(width_of(row[i]) for row in texts)) for i, heading in enumerate(headings)]
+    widest = [max(width_of(heading), *(width_of(row[i]) for row in texts)) for i, heading in enumerate(headings)]
     shown = list(range(len(columns)))
-    if _total(most) <= room:
-        return Layout(tuple(shown), tuple(most), rigid)
+    if _total(widest) <= room:
+        return Layout(tuple(shown), tuple(widest), rigid)
     needs = [
-        _Need(_least(heading, [row[i] for row in texts], columns[i], folds=i not in rigid), most[i])
+        _Need(_least(heading, [row[i] for row in texts], columns[i], folds=i not in rigid), widest[i])
         for i, heading in enumerate(headings)
     ]
     while _total([needs[i].least for i in shown]) > room:
@@ -89,9 +89,9 @@ def _shared(needs: Sequence[_Need], room: int) -> list[int]:
     """Return widths that share the spare room equally, serving the columns that lack least first."""
     widths = [need.least for need in needs]
     spare = room - _total(widths)
-    lacking = sorted(range(len(needs)), key=lambda i: needs[i].most - needs[i].least)
+    lacking = sorted(range(len(needs)), key=lambda i: needs[i].widest - needs[i].least)
     for waiting, i in zip(range(len(lacking), 0, -1), lacking, strict=True):
-        more = min(needs[i].most - needs[i].least, spare // waiting)
+        more = min(needs[i].widest - needs[i].least, spare // waiting)
         widths[i] += more
         spare -= more
     return widths

@@ -88,7 +88,7 @@ class Course:
 
 
 class _Bar:
-    """A Rich bar that appears after a while without results, and leaves for results and at the end of the work."""
+    """A Rich bar that appears after a while without results, and goes for results and at the end."""
 
     def __init__(self, label: str, total_bytes: int, color: bool) -> None:
         self._label = label
@@ -102,7 +102,7 @@ class _Bar:
         if not self._is_shown:
             if time.monotonic() < self._show_at:
                 return
-            self._bar = self._bar or self._made(done_bytes)
+            self._bar = self._bar or self._new_bar(done_bytes)
             self._bar[0].start()
             self._is_shown = True
         if self._bar is not None:
@@ -122,7 +122,7 @@ class _Bar:
             self._is_shown = False
         self._show_at = time.monotonic() + _BAR_AFTER_SECONDS
 
-    def _made(self, done_bytes: int) -> tuple[Progress, TaskID]:
+    def _new_bar(self, done_bytes: int) -> tuple[Progress, TaskID]:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
         from rich.text import Text

@@ -21,7 +21,7 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def _replaced(error: UnicodeError) -> tuple[bytes, int]:
-    """Replace a raw byte by U+FFFD in UTF-8, and any other character by its escape, which is valid in JSON too."""
+    """Replace a raw byte by U+FFFD in UTF-8, any other character by its escape, also valid in JSON."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]

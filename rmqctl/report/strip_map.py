@@ -47,7 +47,7 @@ class Rect(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """A strip to draw, and its text for those who cannot see it."""
+    """A strip to draw, and its text for readers who cannot see it."""
 
     label: str
     height: int
@@ -152,17 +152,21 @@ def _weight(strip: SegmentStrip) -> tuple[bool, int, int]:
 def _strip(spans: Sequence[Span], start: int, end: int, cut: int | None, label: str, *, lane: int = _LANE) -> Strip:
     size = max(end - start, 1)
 
-    def rect(begin: int, stop: int, css: str, y: int, height: int) -> Rect:
-        left, right = 100 * (begin - start) / size, 100 * (stop - start) / size
+    def rect(part_start: int, part_end: int, css: str, y: int, height: int) -> Rect:
+        left, right = 100 * (part_start - start) / size, 100 * (part_end - start) / size
         return Rect(css, f"{left:.2f}", f"{max(right - left, 0.05):.2f}", y, height)
 
-    rects = [rect(begin, stop, kind, 0, lane) for begin, stop, kind in _parts(spans, start, size)]
+    rects = [rect(part_start, part_end, kind, 0, lane) for part_start, part_end, kind in _parts(spans, start, size)]
     if cut is None:
         return Strip(label, lane, rects)
     used = max((span.end_phy_offset for span in spans if span.kind != "unused"), default=start)
     middle = min(max(cut, start), used)
     fates = ((start, middle, "keep"), (middle, used, "cut"))
-    rects += [rect(begin, stop, css, lane + _GAP, _FATE) for begin, stop, css in fates if begin < stop]
+    rects += [
+        rect(part_start, part_end, css, lane + _GAP, _FATE)
+        for part_start, part_end, css in fates
+        if part_start < part_end
+    ]
     return Strip(label, lane + _GAP + _FATE, rects)
 
 
@@ -184,9 +188,9 @@ def _parts(spans: Iterable[Span], start: int, size: int) -> list[tuple[int, int,
     return sorted((part for part in parts if part[2] != "unused"), key=lambda part: part[2] in BAD_KINDS)
 
 
-def _cells(begin: int, end: int, start: int, size: int) -> tuple[int, int]:
-    first = (begin - start) * _CELLS // size
-    return first, max((end - start) * _CELLS // size, first)
+def _cells(part_start: int, part_end: int, start: int, size: int) -> tuple[int, int]:
+    first = (part_start - start) * _CELLS // size
+    return first, max((part_end - start) * _CELLS // size, first)
 
 
 def _legend(segments: Sequence[SegmentStrip], cut: int | None) -> Iterator[Mark]:
