@@ -1,3 +1,3 @@
-"""The command line: parse, one library call, show, exit code."""
+"""Run the command line: parse, make one library call, show the result, return an exit code."""
 
 __version__ = "0.1.0"

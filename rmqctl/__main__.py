@@ -1,4 +1,4 @@
-"""``python -m rmqctl``."""
+"""Run ``python -m rmqctl``."""
 
 import sys
 

@@ -1,11 +1,11 @@
-"""The entry point: run one command, and turn whatever happens into an exit code and at most one line on stderr."""
+"""Run one command, and turn any error into an exit code and at most one line on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from rmqctl import signals  # first, for a signal may come at any time
+from rmqctl import signals  # imported first, because a signal may come at any time
 
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
-_CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
-_QUESTIONS: Final = "store_core.storage.remote_call"  # to them
+_OBJECT_STORE_MODULE: Final = "store_core.storage.object_store"  # loaded once clients of object stores exist
+_REMOTE_CALL_MODULE: Final = "store_core.storage.remote_call"  # calls to those clients
 _UTF_8_VARIABLE: Final = "PYTHONUTF8"
-_FAILED: Final = 1  # as exit_codes has it
-_SIGNALLED: Final = 128  # what a signal ended has a greater exit code
+_FAILED: Final = 1  # the same as exit_codes.FAILED
+_SIGNALLED: Final = 128  # a process that a signal ended has a greater exit code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. Never raises, except SystemExit out of shell completion.
+    """Run the command line and return the exit code. Raises nothing but SystemExit, from shell completion.
 
-    Without ``argv`` this is the program itself, and the process ends behind it.
+    Without ``argv`` this is the program itself, and the process ends after it.
     """
     if argv is not None:
         return _main(argv)
@@ -37,51 +37,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _main(None)
     finally:
-        if "duckdb" not in sys.modules:  # it complains on stderr of what is never collected
+        if "duckdb" not in sys.modules:  # DuckDB complains on stderr about objects that are never collected
             leave_process()
-    asking = sys.modules.get(_QUESTIONS)
-    is_asked = (code > _SIGNALLED and _CLIENTS in sys.modules) or (asking is not None and asking.asks_still())
-    if is_asked or "duckdb" in sys.modules:
+    remote_call = sys.modules.get(_REMOTE_CALL_MODULE)
+    may_hang = (code > _SIGNALLED and _OBJECT_STORE_MODULE in sys.modules) or (
+        remote_call is not None and remote_call.asks_still()
+    )
+    if may_hang or "duckdb" in sys.modules:
         _leave_at_once(code)
     return code
 
 
 def _speak_utf_8() -> None:
-    """Begin again in Python's UTF-8 mode where a locale of plain ASCII would make other words of all that is typed in UTF-8."""
+    """Restart in Python's UTF-8 mode if the locale is plain ASCII, which would garble arguments in UTF-8."""
     if sys.getfilesystemencoding() == "ascii" and os.environ.get(_UTF_8_VARIABLE) != "1" and sys.executable:
         os.environ[_UTF_8_VARIABLE] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def prepare_process() -> None:
-    """What the program sets before it imports what it works with."""
+    """Set the garbage collector, the environment and the import hooks before the libraries are imported."""
     from store_core.garbage import look_rarely
 
     look_rarely()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # rmqctl never uses the threads that numpy would start
     sys.meta_path.insert(0, _WithoutPandas)
 
 
 class _WithoutPandas:
-    """pyarrow loads pandas, where it is installed, to see whether a list is one of its series: a tenth of a second (measured)."""
+    """Refuse to import pandas, which pyarrow loads, slowly, only to test whether a list is a pandas series."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None, /) -> None:
-        """As Python asks whom it finds here before it looks for a module itself."""
+        """Raise ModuleNotFoundError for pandas; leave every other module to Python's own finders."""
         if name == "pandas":
             raise ModuleNotFoundError("nothing here asks for pandas", name=name)
 
 
 def leave_process() -> None:
-    """What the program does last: what is still there need not be looked through once more."""
+    """Spare the collector, at the end of the program, a last search through every object."""
     from store_core.garbage import spare_what_is_there
 
     spare_what_is_there()
 
 
 def _leave_at_once(code: int) -> None:
-    """Python and the clients of object stores would wait for answers that no caller wants any more; without them it takes apart
-    what DuckDB loaded, object by object, for a tenth of a second (measured)."""
+    """Flush the streams and end the process without Python's own shutdown.
+
+    That shutdown would wait for answers of object stores that no caller needs any more, and would free DuckDB's objects singly.
+    """
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -91,27 +95,27 @@ def _leave_at_once(code: int) -> None:
 
 def _main(argv: Sequence[str] | None) -> int:
     try:
-        with signals.signals_raise() as asked:
+        with signals.signals_raise() as requests:
             session: list[Session] = []
             try:
-                return _told(list(sys.argv[1:] if argv is None else argv), session)
+                return _run_arguments(list(sys.argv[1:] if argv is None else argv), session)
             except BaseException as error:
-                asked.reached()
-                return _reported(asked.cause or error, session[0] if session else None)
+                requests.reached()
+                return _report_failure(requests.cause or error, session[0] if session else None)
     except KeyboardInterrupt:
         from rmqctl import exit_codes
 
-        return exit_codes.INTERRUPTED  # it came between two lines of the above
+        return exit_codes.INTERRUPTED  # the signal came between two lines of the above
     except signals.Terminated as late:
         return 128 + late.signal_number
 
 
-def _reported(error: BaseException, session: Session | None) -> int:
+def _report_failure(error: BaseException, session: Session | None) -> int:
     try:
         from rmqctl.failures import report
 
         return report(error, session)
-    except MemoryError:  # not even for that
+    except MemoryError:  # not enough memory even to report the error
         os.write(
             2,
             b"error: there is not enough memory: free some, or raise the limit (ulimit -v), then run the command again\n",
@@ -119,8 +123,8 @@ def _reported(error: BaseException, session: Session | None) -> int:
         return _FAILED
 
 
-def _told(args: list[str], started: list[Session]) -> int:
-    """Run the words; ``started`` gets the session as soon as there is one."""
+def _run_arguments(args: list[str], sessions: list[Session]) -> int:
+    """Run the command of ``args``; append the session to ``sessions`` as soon as it exists."""
     from rmqctl.output.streams import prepare_streams
 
     prepare_streams()
@@ -128,8 +132,8 @@ def _told(args: list[str], started: list[Session]) -> int:
         return _flushed(_version())
     from rmqctl.session import Session
 
-    started.append(Session.from_arguments(args))
-    return _flushed(_run(started[0]))
+    sessions.append(Session.from_arguments(args))
+    return _flushed(_run(sessions[0]))
 
 
 def _version() -> int:

@@ -1,4 +1,4 @@
-"""What a command is handed: the global options, the store it works on, and the ways to speak."""
+"""Give a command its context: the global options, the stores it works on, and the ways to report."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Handed to every command as its first argument."""
+    """The first argument of every command."""
 
     command: str
     options: GlobalOptions
     output: Output
-    _courses: list[Course] = field(default_factory=list, repr=False, compare=False)  # the one under way
+    _courses: list[Course] = field(default_factory=list, repr=False, compare=False)  # at most one: the work under way
     _noted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     # The store
 
     @property
     def stores(self) -> tuple[StoreName, ...]:
-        """The stores as named; one without a path of its own where neither -s nor the environment named any."""
+        """The stores that -s or the environment names; empty if neither names any."""
         return self.options.stores
 
     @property
     def store(self) -> StoreName | None:
-        """The one store, None where only the configuration or the default names it. Raises UsageError for several."""
+        """The only store; None if only the configuration or the default names it. Raises UsageError for several."""
         if len(self.stores) > 1:
             raise UsageError(f"{self.command} works on one store", to_do="name one store with -s")
         return self.stores[0] if self.stores else None
 
     def settings(self, store: StoreName | None = None) -> Settings:
-        """Sizes and paths from ``-c``, ``--commitlog`` and the store's root. Default: those of the one store."""
+        """Return sizes and paths from ``-c``, ``--commitlog`` and the root of ``store`` (default: the only store)."""
         from store_core.storage.settings import load_settings
 
         store = store or self.store
@@ -66,26 +66,26 @@ class Context:
         return settings
 
     def store_root(self) -> Path:
-        """The one store's root folder, absolute, which nobody has looked at yet. Raises UsageError for one in an object store."""
+        """Return the only store's root folder, absolute, without checking that it exists. Raises UsageError for one in an object store."""
         if (store := self.store) is not None:
             self.refuse_remote()
             return absolute_path(store.path)
         return self.settings().root if self.options.config else Path(DEFAULT_STORE).expanduser()
 
     def refuse_remote(self) -> None:
-        """Raise UsageError where a store in an object store is named: it cannot be changed, nor followed as it grows."""
+        """Raise UsageError if a store in an object store is named: it cannot be changed, nor followed as it grows."""
         for store in self.stores:
             if is_remote(store.path):
                 raise on_disk_only(store.path)
 
     def open_store(self) -> Store:
-        """The one store, open for reading; a context manager. Whoever reads it while it is half changed is told. Raises NotAStoreError."""
+        """Return the only store, open for reading; a context manager. Warns if it is half changed. Raises NotAStoreError."""
         store = self._opened()
         self._report_change(store.root)
         return store
 
     def refuse_no_store(self) -> None:
-        """Raise NotAStoreError where there is no store."""
+        """Raise NotAStoreError if there is no store."""
         self._opened().close()
 
     def _opened(self) -> Store:
@@ -96,20 +96,20 @@ class Context:
 
     @contextmanager
     def open_stores(self, *, joined: bool = False) -> Iterator[list[tuple[str, Store]]]:
-        """All stores named with ``-s``, open, each with its name: its NAME=, its broker's, or its folder's.
+        """Yield all stores named with ``-s``, open, each with its name: its NAME=, its broker's, or its folder's.
 
-        ``joined``: copies of one broker's log come as one store, which is said.
+        ``joined``: give copies of one broker's log as one store, with a note.
         """
         from store_core.export.naming import Called, distinct_names
         from store_core.storage.store import Store
 
         with ExitStack() as opened:
-            named = [(each.name if each else None, self.settings(each)) for each in self.stores or (None,)]
-            named = self._once(named) if joined else named
-            stores = [opened.enter_context(Store.open(each.root, each)) for _, each in named]
+            named = [(store.name if store else None, self.settings(store)) for store in self.stores or (None,)]
+            named = self._without_repeats(named) if joined else named
+            stores = [opened.enter_context(Store.open(settings.root, settings)) for _, settings in named]
             for store in stores:
                 self._report_change(store.root)
-            called = [Called.of(name, each) for name, each in named]
+            called = [Called.of(name, settings) for name, settings in named]
             if joined and len(stores) > 1:
                 stores, called = self._joined(stores, called, opened)
             yield list(zip(distinct_names(called), stores, strict=True))
@@ -117,11 +117,11 @@ class Context:
     def _report_change(self, root: Path) -> None:
         from store_core.storage.half_applied import half_changed
 
-        if (said := half_changed(root)) is not None:
-            self.warn(said)
+        if (warning := half_changed(root)) is not None:
+            self.warn(warning)
 
-    def _once(self, named: Sequence[tuple[str | None, Settings]]) -> list[tuple[str | None, Settings]]:
-        """Without what is the very path of one in front of it, which is said; the first name that was given counts."""
+    def _without_repeats(self, named: Sequence[tuple[str | None, Settings]]) -> list[tuple[str | None, Settings]]:
+        """Return the stores without repeated paths, with a note for each; the first name given for a path counts."""
         once: dict[Path, tuple[str | None, Settings]] = {}
         for name, settings in named:
             if settings.root in once:
@@ -139,18 +139,18 @@ class Context:
             self.warn(text)
         by_root = {store.root: store for store in stores}
         joint: list[Store] = []
-        for each in taken:
-            if each.settings.copies:
-                self.note(f"copies of one log, each record is taken once: {' and '.join(map(str, each.roots))}")
-                joint.append(opened.enter_context(Store.open(each.settings.root, each.settings)))
+        for log in taken:
+            if log.settings.copies:
+                self.note(f"copies of one log, each record is taken once: {' and '.join(map(str, log.roots))}")
+                joint.append(opened.enter_context(Store.open(log.settings.root, log.settings)))
             else:
-                joint.append(by_root[each.settings.root])
-        return joint, [each.called for each in taken]
+                joint.append(by_root[log.settings.root])
+        return joint, [log.called for log in taken]
 
-    # Talk
+    # Messages to the user
 
     def note(self, text: str) -> None:
-        """A remark on stderr; nothing with -q."""
+        """Print a remark on stderr; nothing with -q."""
         if not self.options.quiet:
             self._say(f"note: {text}")
 
@@ -160,17 +160,17 @@ class Context:
             self.note(text)
 
     def detail(self, text: str) -> None:
-        """A remark on stderr, only with -v."""
+        """Print a remark on stderr, only with -v."""
         if self.options.verbose and not self.options.quiet:
             self._say(text)
 
     def warn(self, text: str) -> None:
-        """A warning on stderr; nothing with -q."""
+        """Print a warning on stderr; nothing with -q."""
         if not self.options.quiet:
             self._say(f"warning: {text}")
 
     def complain(self, text: str) -> None:
-        """What is wrong with the store, on stderr, with -q too."""
+        """Print an error of the store on stderr, with -q too."""
         self._say(f"error: {text}")
 
     def _say(self, text: str) -> None:
@@ -178,7 +178,7 @@ class Context:
         say(text)
 
     def step_aside(self) -> None:
-        """Let something else than the bar have the terminal."""
+        """Take the progress bar off the terminal, so that other text can be written."""
         for course in self._courses:
             course.step_aside()
 
@@ -186,9 +186,9 @@ class Context:
     def progress(
         self, label: str, total_bytes: int, *, ahead_bytes: int = 0, known: bool = False
     ) -> Iterator[OnProgress]:
-        """``with ctx.progress("verify", size) as bar``: ``bar(done_bytes)`` with the bytes done so far.
+        """Show progress: ``with ctx.progress("verify", size) as bar``, then ``bar(done_bytes)`` with the bytes done so far.
 
-        Within another one, both are one bar. ``ahead_bytes``: of such work to come, which is then ``known``.
+        Nested calls share one bar. ``ahead_bytes``: size of the nested work to come, whose call passes ``known``.
         """
         if self._courses:
             self._courses[0].begin(total_bytes, known=known)
@@ -208,7 +208,7 @@ class Context:
 
 
 def confirm(ctx: Context, text: str, yes: bool) -> bool:
-    """Whether to go on: True with ``--yes``, else the user is asked. Without a terminal nobody is: raises UsageError."""
+    """Return True if ``--yes`` is given or the user agrees. Raises UsageError without a terminal to ask on."""
     if yes:
         return True
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
@@ -219,5 +219,5 @@ def confirm(ctx: Context, text: str, yes: bool) -> bool:
 
 
 def exit_for_findings(findings: Iterable[Finding]) -> int:
-    """3 if any finding is a warning or an error, else 0."""
+    """Return 3 if any finding is a warning or an error, else 0."""
     return exit_codes.FINDINGS if any(f.severity != "info" for f in findings) else exit_codes.OK

@@ -1,4 +1,4 @@
-"""What is told of logs that were read from several copies."""
+"""Report on logs that were read from several copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Read(Protocol):
-    """A log that was read. ``healed``: [start, end) of each stretch that another copy gave."""
+    """A log that was read. ``healed``: [start, end) of each range that came from another copy."""
 
     @property
     def store(self) -> str: ...
@@ -21,7 +21,7 @@ class Read(Protocol):
 
 
 def note_healed(ctx: Context, stores: Iterable[Read]) -> None:
-    """Say on stderr what damage was made good."""
+    """Note on stderr how many damaged bytes other copies replaced."""
     for store in stores:
         if store.healed:
             size = sum(high - low for low, high in store.healed)
@@ -29,7 +29,7 @@ def note_healed(ctx: Context, stores: Iterable[Read]) -> None:
 
 
 def of_copies(store: Read) -> dict[str, Any]:
-    """Members of a store's part of the result, for one of which several copies were read."""
+    """Return the members ``copies`` and ``healed`` of a store's result; none if it was read from a single copy."""
     if not store.copies:
         return {}
     return {

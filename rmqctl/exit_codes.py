@@ -1,4 +1,4 @@
-"""What the process ends with: an interface that scripts rely on."""
+"""Define the exit codes of the process, an interface that scripts rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ends a command early, as one line on stderr, an error document where there is one, and an exit code."""
+"""Report an error that ends a command: one line on stderr, an error document if the format has one, an exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
-_LIKE: Final = 0.6  # of difflib's ratio
+_LIKE: Final = 0.6  # least ratio of difflib
 _SLIP: Final = 0.85
 _NOT_LOADED: Final = ("failed to map segment", "annot allocate memory")
 _NO_HOME: Final = "Could not determine home directory"
@@ -52,7 +52,7 @@ _OS_ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as it is told: ``line`` without the leading ``error:``, the error document, the exit code."""
+    """An exception as it is reported: ``line`` without the leading ``error:``, the error document, the exit code."""
 
     code: str
     line: str
@@ -73,15 +73,15 @@ class Failure:
 
 
 def describe(error: BaseException) -> Mapping[str, Any] | None:
-    """The error document of an exception; None where nobody listens any more."""
-    return None if _nobody_reads(error) else failure_of(error).document
+    """Return the error document of an exception; None if the reader of stdout has gone."""
+    return None if _is_reader_gone(error) else failure_of(error).document
 
 
 def report(error: BaseException, session: Session | None) -> int:
-    """Tell what happened and return the exit code. Never raises."""
+    """Report an error and return the exit code. Never raises."""
     if isinstance(error, SystemExit):
         return _system_exit_code(error)
-    if _nobody_reads(error):
+    if _is_reader_gone(error):
         abandon(sys.stdout)
         return exit_codes.OK
     failure = failure_of(error)
@@ -98,7 +98,7 @@ def report(error: BaseException, session: Session | None) -> int:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception means to the user, without the secrets that addresses may hold."""
+    """Return an exception in the user's terms, without the secrets that addresses may hold."""
     found = _failure_of(error)
     path = None if found.path is None else without_secrets(found.path)
     return replace(found, line=without_secrets(found.line), message=without_secrets(found.message), path=path)
@@ -148,7 +148,7 @@ def _os_failure(error: OSError) -> Failure:
 
 
 def _owner_advice(path: str) -> str:
-    """Return who owns what is refused, or the nearest folder above it that can be looked at; empty where nothing can."""
+    """Return advice that names the owner of a refused path or its nearest readable parent; empty if there is none."""
     import pwd
 
     while True:
@@ -167,15 +167,15 @@ def _owner_advice(path: str) -> str:
 
 
 def _usage_failure(error: BaseException) -> Failure | None:
-    """The parser's own complaints, as one line with the way on."""
+    """Return the parser's own error as one line with advice; None for any other error."""
     from typer import TyperException
 
     if not isinstance(error, TyperException):
         return None
     ctx = getattr(error, "ctx", None)
     to_do = f"see `{ctx.command_path if ctx is not None else PROGRAM} --help`"
-    if (told := _bad_value(error)) is not None:
-        return Failure("usage", told, exit_codes.USAGE, told)
+    if (complaint := _bad_value(error)) is not None:
+        return Failure("usage", complaint, exit_codes.USAGE, complaint)
     what, _, meant = " ".join(error.format_message().split()).rstrip(".").partition(". Did you mean ")
     if meant and what.startswith("No such command"):
         meant = _commands_like(what)
@@ -189,7 +189,7 @@ def _usage_failure(error: BaseException) -> Failure | None:
 
 
 def _commands_like(complaint: str) -> str:
-    """Return the commands that a wrong word may have meant. One that writes is offered for a slip of one letter only."""
+    """Return the commands that a mistyped word may mean. A command that writes is offered only for a close match."""
     from difflib import SequenceMatcher
 
     from rmqctl.commands import built_commands
@@ -205,7 +205,7 @@ def _commands_like(complaint: str) -> str:
 
 
 def _bad_value(error: TyperException) -> str | None:
-    """What is wrong with a value, where, and what fits there; None where that is not the complaint."""
+    """Return the error of an option's value with its option and the values that fit; None for any other error."""
     from rmqctl.values import BadValue
 
     if not isinstance(error, BadValue) or error.param is None:
@@ -224,8 +224,8 @@ def _internal_failure(error: BaseException) -> Failure:
     return Failure("internal", line, exit_codes.FAILED, what)
 
 
-def _nobody_reads(error: BaseException) -> bool:
-    """Whether stdout's reader has gone (``| head``). Other pipes and sockets break too, and those are failures."""
+def _is_reader_gone(error: BaseException) -> bool:
+    """Return True if stdout's reader has gone (``| head``). Any other broken pipe or socket is a failure."""
     if not isinstance(error, BrokenPipeError):
         return False
     try:

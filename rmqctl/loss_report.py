@@ -1,4 +1,4 @@
-"""`recover --report FILE`, and what recover says of affected groups and open transactions."""
+"""Save the page of `recover --report FILE`, and show affected groups and open transactions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,16 @@ _DATA: Final = ".json"
 def losses_in_words(
     ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None, options: Sequence[str] = ()
 ) -> LossReport | None:
-    """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.
+    """Return the loss report for ``loss_blocks``, saved if ``path`` is given; None if no output needs it.
 
-    For the store as it is: call it before a plan is carried out. ``path`` has passed ``refuse_place``; ``options`` are the
-    words the plan was asked for with. Raises FailedError
-    where it cannot be written.
+    It describes the store as it is: call this before a plan is carried out.
+
+    Args:
+        path: a place that ``refuse_place`` has accepted.
+        options: the command line options of the plan.
+
+    Raises:
+        FailedError: the report cannot be written.
     """
     shown = ctx.output.format in ("table", "plain", "github") and _loses(found)
     if path is None and not shown:
@@ -62,7 +67,7 @@ def losses_in_words(
 
 
 def refuse_place(path: Path | None, settings: Settings) -> None:
-    """Raises UsageError for a report inside the store, over anything that is there, or of an unknown form."""
+    """Raise UsageError for a report inside the store, over an existing file, or of an unknown form."""
     if path is None:
         return
     if path.suffix.lower() not in (*_PAGE, _DATA):
@@ -101,7 +106,7 @@ def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings, o
 def _save(path: Path, data: bytes) -> None:
     from store_core.storage.part_file import PartFile
 
-    file = PartFile(path)  # never over another file, even one that has just been made
+    file = PartFile(path)  # never overwrites a file, not even one made a moment ago
     try:
         file.write(data)
         file.close()
@@ -111,7 +116,7 @@ def _save(path: Path, data: bytes) -> None:
 
 
 def loss_blocks(report: LossReport | None) -> Iterator[Block]:
-    """Affected groups and open transactions, briefly. Of the plan's losses where there is a plan, else of the broker's."""
+    """Yield affected groups and open transactions, briefly: of the plan's losses if there is a plan, else of the broker's."""
     if report is None:
         return
     broker, kept = report.broker.thrown_away, report.kept
@@ -128,7 +133,7 @@ def loss_blocks(report: LossReport | None) -> Iterator[Block]:
 
 
 def loss_rows(losses: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each kind of loss with its count, in the words of every format; those that there are none of are left out but for the sums."""
+    """Yield each kind of loss with its count, in the words of every format. Of kinds with no loss only the sums appear."""
     thrown_away = losses["thrown_away_messages"]
     yield "unreadable already", losses["unreadable_messages"]
     yield "thrown away by a broker's start", "it does not start" if thrown_away is None else thrown_away
@@ -143,14 +148,14 @@ def loss_rows(losses: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _missing(loss: Loss) -> Iterator[Block]:
-    """One line: who would miss messages that can be read today."""
+    """Yield a line with the groups that would miss messages that can be read today."""
     missed: Counter[str] = Counter()
     for group in loss.groups:
         missed[group.group] += group.missed_messages
-    told = [f"{name} {number:,}" for name, number in missed.most_common(_MOST_GROUPS) if number]
-    if told:
-        more = f", and {len(+missed) - len(told)} more" if len(+missed) > len(told) else ""
-        yield Text(f"If a broker started now, consumer groups would miss messages: {', '.join(told)}{more}.")
+    shown = [f"{name} {number:,}" for name, number in missed.most_common(_MOST_GROUPS) if number]
+    if shown:
+        more = f", and {len(+missed) - len(shown)} more" if len(+missed) > len(shown) else ""
+        yield Text(f"If a broker started now, consumer groups would miss messages: {', '.join(shown)}{more}.")
 
 
 def _groups(loss: Loss, title: str) -> Iterator[Block]:

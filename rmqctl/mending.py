@@ -1,4 +1,4 @@
-"""What all mending commands share: settle what was interrupted, show the plan, save it, carry it out, check the result."""
+"""Share the steps of mending commands: settle interrupted changes; show, save and carry out the plan; check the result."""
 
 from __future__ import annotations
 
@@ -49,10 +49,14 @@ _MOST_KEYS_SHOWN = 3
 
 @contextmanager
 def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreLock | None]:
-    """What stands around planning. With ``apply`` the store's lock is held from before the first look, so that the plan is
-    made from what it will be carried out on, and what an interrupted rmqctl left is finished or taken back.
+    """Yield the store's lock while a plan is made and carried out; without ``apply``, None and a warning of other processes.
 
-    Raises StoreInUseError where a broker or another rmqctl is at work, UsageError for a store in an object store.
+    The lock is taken before the store is read, so that the plan fits the store it changes. Then an interrupted change is
+    finished or rolled back.
+
+    Raises:
+        StoreInUseError: a broker or another rmqctl is at work.
+        UsageError: the store is in an object store.
     """
     root = settings.root
     ctx.refuse_remote()
@@ -63,12 +67,12 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         from store_core.storage.journal import list_ids
         from store_core.storage.store import Store
 
-        Store.open(settings.root, settings).close()  # raises where there is no store
+        Store.open(settings.root, settings).close()  # raises NotAStoreError
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
             settle(writer, lock, partial(report_finished, ctx))
             yield lock
-            if lock.created and not list_ids(root):  # nothing had to be changed, so nothing stays
+            if lock.created and not list_ids(root):  # no change was made, so the lock file this command created goes
                 lock.remove_file()
     else:
         _warn_of_others(ctx, root)
@@ -76,7 +80,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
 
 
 def report_finished(ctx: Context, settled: Settled) -> None:
-    """Say what became of an interrupted change."""
+    """Note the outcome of an interrupted change."""
     ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
 
 
@@ -89,10 +93,12 @@ def _warn_of_others(ctx: Context, root: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying:
-    """Whether and how a plan is carried out. ``lock`` is the store's, where ``at_work`` took it; ``jobs`` threads make the closing check.
+    """Options of carrying a plan out.
 
-    ``keep`` holds what was built while planning, and is closed as soon as that is not needed any more. ``prospect`` is saved with the
-    plan, for the verdict of ``rmqctl apply``.
+    * ``lock``: the store's lock if ``at_work`` took it
+    * ``keep``: resources of planning; closed as soon as the plan is carried out
+    * ``jobs``: threads of the closing check
+    * ``prospect``: saved with the plan, for the verdict of ``rmqctl apply``
     """
 
     apply: bool
@@ -113,10 +119,14 @@ def conclude(
     blocks: Callable[[dict[str, Any]], Iterable[Block]] | None = None,
     complete: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
-    """Save the plan, carry it out and show what came of it, each as far as it is asked for; gives the exit code.
+    """Save the plan and carry it out, each if asked for; show the result and return the exit code.
 
-    ``main`` is the list that ``csv`` and the like give; people get ``blocks`` of the document, else the plan's. After applying,
-    the document's ``findings`` are those of the closing check. ``complete`` adds to the document what follows from that.
+    After applying, the document's ``findings`` are those of the closing check.
+
+    Args:
+        main: the list that ``csv`` and the like write.
+        blocks: builds the layout for people from the document; the plan's own layout by default.
+        complete: adds members to the document once its findings are final.
     """
     document = {"store": str(settings.root), **planned.as_json()}
     code = _carry_out(ctx, settings, planned, document, how)
@@ -126,7 +136,7 @@ def conclude(
     ctx.output.emit(
         document,
         rows=rows,
-        fields=[Column.of(each).key for each in fields],
+        fields=[Column.of(column).key for column in fields],
         blocks=lambda: (blocks or plan_blocks)(document),
     )
     return code
@@ -135,7 +145,7 @@ def conclude(
 def _carry_out(
     ctx: Context, settings: Settings, planned: Planned | Recovery, document: dict[str, Any], how: Carrying
 ) -> int:
-    """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code."""
+    """Save and apply the plan as asked, set ``applied`` and ``undo_id`` in ``document``, and return the exit code."""
     plan = planned.plan
     if how.save is not None:
         save_carefully(plan, how.save, settings, document, how.prospect)
@@ -153,7 +163,7 @@ def _carry_out(
 
 
 def exit_after_apply(findings: Iterable[Finding]) -> int:
-    """Return 0 where the closing check found nothing but what was lost before, else 3."""
+    """Return 0 if the closing check finds nothing but information and the log's missing start, else 3."""
     from store_core.check.log_begin import besides_missing_begin
 
     return exit_for_findings(besides_missing_begin(findings))
@@ -162,9 +172,9 @@ def exit_after_apply(findings: Iterable[Finding]) -> int:
 def save_carefully(
     plan: Plan, path: Path, settings: Settings, document: Mapping[str, Any], prospect: Prospect | None = None
 ) -> None:
-    """Write a plan file, over an older plan or nothing, with what ``document`` says of its outcome, and the settings.
+    """Write a plan file with the outcome in ``document`` and the settings. It replaces no file but an older plan.
 
-    Raises UsageError for any other place.
+    Raises UsageError for any other file, and for a place inside the store.
     """
     from store_core.recovery.plans.plan_json import OUTLOOK, PROSPECT, MadeWith, load_plan, save_plan
     from store_core.storage.modes import no_wider_than
@@ -195,7 +205,7 @@ def save_carefully(
 def apply_plan(
     ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None, made: Contents | None = None
 ) -> str:
-    """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already, ``made`` as for ``apply``."""
+    """Carry a plan out and return the undo id. ``lock``: the store's lock if already held; ``made``: as for ``apply``."""
     from store_core.recovery.apply.apply import apply
     from store_core.recovery.plans.expect import work_size_bytes
 
@@ -207,7 +217,7 @@ def apply_plan(
 
 
 def closing_check(ctx: Context, settings: Settings, jobs: int = 1) -> list[Finding]:
-    """Everything against everything, on the store as it is now."""
+    """Return the findings of a full check of the store as it is now."""
     from store_core.check.store import check_store
     from store_core.storage.store import Store
 
@@ -216,7 +226,7 @@ def closing_check(ctx: Context, settings: Settings, jobs: int = 1) -> list[Findi
 
 
 def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, yes: bool) -> None:
-    """Where readable messages must go, somebody has to say yes. Raises UsageError where nobody does."""
+    """Ask the user before ``apply`` gives up readable messages. Raises UsageError if the answer is no."""
     if apply and given_up:
         names = ", ".join(f"{run.topic}/{run.queue_id} {run.first_queue_offset}" for run in given_up)
         if not confirm(ctx, f"readable messages must be given up: {names}. Go on?", yes):
@@ -224,7 +234,7 @@ def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, ye
 
 
 def with_few_keys(lost: Iterable[Any]) -> list[dict[str, Any]]:
-    """Lost runs for people, with the first few of their keys."""
+    """Return lost runs for people, with the first few of their keys."""
     return [
         {**run, "keys": ", ".join([*run["keys"][:_MOST_KEYS_SHOWN], *["…"][: len(run["keys"]) > _MOST_KEYS_SHOWN]])}
         for run in lost
@@ -232,7 +242,7 @@ def with_few_keys(lost: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
-    """The plan, what came of it, and the findings, for people."""
+    """Yield the plan, its outcome and the findings, for people."""
     from rmqctl.output.document import Findings, Table, Text
 
     plan = document["plan"]

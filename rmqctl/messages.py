@@ -1,4 +1,4 @@
-"""What the commands that read messages share: how messages and findings are shown, and their options."""
+"""Share options among the commands that read messages, and show messages and findings."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _READ_CHARACTERS: Final = 1 << 16
 
 
 def view_of(raw_body: bool, no_body: bool) -> MessageView:
-    """How bodies are shown. Raises UsageError for both options."""
+    """Return how bodies are shown. Raises UsageError if both options are given."""
     if raw_body and no_body:
         raise UsageError("--raw-body and --no-body exclude each other", to_do="give one of them")
     return MessageView("raw" if raw_body else "none" if no_body else "plain")
 
 
 def preview(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A MESSAGE for one line of a table: the body is cut."""
+    """Return a MESSAGE for one line of a table, with its body cut."""
     body = row.get("body")
     if isinstance(body, LongBody):
         body = body.head(_PREVIEW_CHARACTERS + 1)
@@ -67,7 +67,7 @@ def preview(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cut_for_people(ctx: Context, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A MESSAGE to be laid out by itself: a body too large to read is cut, which is said."""
+    """Return a MESSAGE to show by itself; a body too large to read is cut, with a note."""
     body = row.get("body")
     if not isinstance(body, LongBody):
         return dict(row)
@@ -78,18 +78,18 @@ def cut_for_people(ctx: Context, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_for_people(ctx: Context) -> bool:
-    """Whether the output is laid out, rather than data."""
+    """Return True if the output format is laid out for people rather than data."""
     return ctx.output.format in ("table", "plain", "github")
 
 
 def shown_or_counted(ctx: Context, findings: Iterable[Finding]) -> int:
-    """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
+    """Return the exit code; report findings on stderr if the format has only rows (a document shows them itself)."""
     findings = list(findings)
     return told(ctx, findings) if ctx.output.format in _ONLY_ROWS else exit_for_findings(findings)
 
 
 def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> None:
-    """Note each topic that has neither a queue nor an entry in topics.json: a filter for it finds nothing."""
+    """Note each topic that has neither a queue nor an entry in topics.json: a filter by it finds nothing."""
     unknown = set(topics)
     if not unknown:
         return
@@ -104,7 +104,7 @@ def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> No
 
 
 def told(ctx: Context, findings: Iterable[Finding]) -> int:
-    """Say findings on stderr where the result has no place for them; gives the exit code."""
+    """Report findings on stderr, for a result that has no place for them, and return the exit code."""
     findings = list(findings)
     for finding in findings:
         place = [f"{k} {v}" for k in ("file", "phy_offset", "queue_offset") if (v := getattr(finding, k)) is not None]

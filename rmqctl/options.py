@@ -1,4 +1,4 @@
-"""Options that several commands share, and the global ones that may stand before or after any command."""
+"""Declare the options that several commands share, and the global ones, which go before or after any command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "refuse_backwards",
 ]
 
-ColumnFormat = Literal["parquet", "arrow"]  # bytes, with the columns' types
+ColumnFormat = Literal["parquet", "arrow"]  # binary, with the columns' types
 Format = Literal["table", "plain", "json", "ndjson", "csv", "tsv", "github", ColumnFormat]
 COLUMN_FORMATS: Final[tuple[ColumnFormat, ...]] = get_args(ColumnFormat)
 PANEL: Final = "Global options"
@@ -124,19 +124,19 @@ def global_options(
         ),
     ] = False,
 ) -> None:
-    """The signature is the declaration: every command and the program itself get these options."""
+    """Declare, by this signature, the options that every command and the program itself take."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreName:
-    """A store root as it was named: ``name`` is None where only a path was given."""
+    """A store root as the user named it; ``name`` is None if only a path was given."""
 
     name: str | None
     path: Path
 
     @classmethod
     def parse(cls, text: str) -> StoreName:
-        """``[NAME=]PATH``. Raises UsageError where NAME or PATH is empty."""
+        """Parse ``[NAME=]PATH``. Raises UsageError if NAME or PATH is empty."""
         name, path = named_path(text)
         if not path or "\0" in path:
             raise UsageError("the store path is empty", to_do="name the store's root with -s")
@@ -145,7 +145,7 @@ class StoreName:
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """The global options as they count, wherever they stood."""
+    """The global options in effect, given before or after the command."""
 
     stores: tuple[StoreName, ...] = ()
     config: Path | None = None
@@ -160,7 +160,7 @@ class GlobalOptions:
 
     @classmethod
     def merged(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> GlobalOptions:
-        """What was given before and after the command. The later word counts; stores add up. Raises UsageError."""
+        """Merge the options given before and after the command: the later value counts, stores and log folders add up. Raises UsageError."""
 
         def last(name: str) -> Any:
             value = after.get(name)
@@ -195,7 +195,7 @@ def _checked_version(text: str | None) -> str | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes that ``text`` names: ``4096``, ``64k``, ``1.5GiB``; units are powers of 1024. Raises UsageError."""
+    """Return the bytes that ``text`` names: ``4096``, ``64k``, ``1.5GiB``; units are powers of 1024. Raises UsageError."""
     size = _SIZE.fullmatch(text.strip())
     if not size:
         raise UsageError(f"{text!r} is no size", to_do="give bytes, or a number with k, M, G or T")
@@ -203,7 +203,7 @@ def parse_size(text: str) -> int:
 
 
 def refuse_backwards(first: int | None, last: int | None, options: tuple[str, str] = ("--begin", "--end")) -> None:
-    """Raise UsageError for a range that ends before it begins. ``options`` name its ends: times, or offsets."""
+    """Raise UsageError if ``last`` is before ``first``, times or offsets. ``options`` name the two ends."""
     if first is None or last is None or first <= last:
         return
     name, end_name = options
@@ -212,13 +212,13 @@ def refuse_backwards(first: int | None, last: int | None, options: tuple[str, st
 
 
 def _given(ctx: typer.Context, name: str) -> Any:
-    """A global option's value as far as it is parsed: at the command, else before it."""
+    """Return a global option's value if already parsed: the one after the command, else the one before it."""
     before = ctx.parent.params if ctx.parent else {}
     return ctx.params.get(name) or before.get(name)
 
 
 def _time(text: str, ctx: typer.Context) -> int:
-    """Milliseconds since the epoch out of ISO 8601, epoch milliseconds, or an age. Raises UsageError."""
+    """Return ISO 8601, epoch milliseconds or an age as milliseconds since the epoch. Raises UsageError."""
     return parse_time(text, time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
 
 
@@ -227,7 +227,7 @@ read_size: Final = reading(lambda text, _: parse_size(text))
 
 
 def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Topics that have queue folders in the store named so far; nothing where that cannot be told."""
+    """Return topics with queue folders in the store named so far; none if its folder cannot be read."""
     named = _given(ctx, "store") or [os.environ.get(STORE_VARIABLE) or DEFAULT_STORE]
     try:
         folder = StoreName.parse(named[-1]).path / CONSUMEQUEUE
@@ -251,7 +251,7 @@ End = Annotated[
     ),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads that walk the log.")]
-WALKERS: Final = min(2, os.cpu_count() or 1)  # who looks at what they find keeps up with no more
+WALKERS: Final = min(2, os.cpu_count() or 1)  # the thread that reads their results keeps up with no more than two
 KeepCopiesOption = Annotated[
     bool, typer.Option("--keep-copies", help="Take copies of one broker's log each for itself.")
 ]

@@ -1,4 +1,4 @@
-"""Who does the tasks of a job over whole logs: processes here, or Spark. What `export` and `verify-crc` share."""
+"""Choose what runs the tasks of `export` and `verify-crc`: processes on this machine, or Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SplitSizeOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SparkChoice:
-    """The options of a Spark job as they were given."""
+    """The options of a Spark job as given."""
 
     spark: bool
     master: str | None = None
@@ -42,7 +42,7 @@ class SparkChoice:
     pack_env: bool = False
 
     def refuse_without_spark(self) -> None:
-        """Raises UsageError where options for a Spark job are given, and no --spark."""
+        """Raise UsageError if options for a Spark job are given without --spark."""
         if not self.spark and (self.master is not None or self.conf or self.pack_env):
             raise UsageError(
                 "--master, --conf and --pack-env are for --spark", to_do="give --spark too, or leave them out"
@@ -50,7 +50,7 @@ class SparkChoice:
 
     @contextmanager
     def runner(self, ctx: Context, jobs: int) -> Iterator[Runner]:
-        """Spark, or else ``jobs`` processes."""
+        """Yield a runner on Spark with --spark, else one of ``jobs`` processes."""
         self.refuse_without_spark()
         if not self.spark:
             from store_core.export.runners.local import LocalRunner, wait_for_workers

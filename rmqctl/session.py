@@ -1,4 +1,4 @@
-"""One call of the program: its words, its streams, and what is known of the output before and after parsing."""
+"""Hold the arguments and the output of one call of the program, before and after parsing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STRUCTURED: Final = ("json", "ndjson")
 
 @dataclass
 class Session:
-    """Shared by the parser, the command and the error report."""
+    """Arguments and output of one call, shared by the parser, the command and the error report."""
 
     args: list[str]
     no_color: bool
@@ -27,16 +27,16 @@ class Session:
     def from_arguments(cls, args: Sequence[str]) -> Session:
         no_color = "--no-color" in args
         if no_color and sys.stdout.isatty():
-            os.environ["NO_COLOR"] = "1"  # help is drawn before any option is parsed, and Rich looks here
+            os.environ["NO_COLOR"] = "1"  # help is drawn before any option is parsed, and Rich reads this variable
         return cls(list(args), no_color or bool(os.environ.get("NO_COLOR")))
 
     @property
     def rich_help(self) -> bool:
-        """Whether help is drawn by Rich: only on a terminal."""
+        """True if Rich draws the help: only on a terminal."""
         return sys.stdout.isatty()
 
     def output_for_errors(self) -> Output | None:
-        """Where an error document goes; also when the words could not be parsed, if they name json or ndjson."""
+        """Return the output for an error document. Arguments that cannot be parsed count if they name json or ndjson."""
         if self.output is None and (name := self._named_format()) in _STRUCTURED:
             from rmqctl.output.formats import Output
 

@@ -1,4 +1,4 @@
-"""Commands as typer sees them: the group that loads a command's module only when it is called, and the help."""
+"""Build the commands for typer, loading a command's module only when it is called, and format the help."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_
 _MARKUP: Final = re.compile(r"\[(?=[a-z#/@])")
 
 
-# typer names no classes for its parameters, formatters and plain commands, hence Any for what it hands over.
+# typer names no classes for its parameters, formatters and plain commands, so their type is Any.
 @cache
 def _global_options() -> tuple[inspect.Parameter, ...]:
     return tuple(map(as_text, inspect.signature(global_options, eval_str=True).parameters.values()))
 
 
 def _command(function: Callable[..., Any], *, rich_help: bool = False, **named: Any) -> Any:
-    """Have typer make a command of a function."""
+    """Make a typer command of a function."""
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich" if rich_help else None
     )
@@ -47,7 +47,7 @@ class _WithGlobalOptions(TyperCommand):
     """A command that takes the global options besides its own, and shows them in a section of their own."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # as click has it: TOPIC QUEUE_ID
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # as in click: TOPIC QUEUE_ID
 
     def get_help_option(self, ctx: Any) -> Any:
         return _in_panel(super().get_help_option(ctx))
@@ -57,7 +57,7 @@ class _WithGlobalOptions(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """The program: lists its commands from the table, and imports a command's module when it is called."""
+    """The group of all commands: lists them from the table, and imports a command's module when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, stub, rest = super().resolve_command(ctx, args)
@@ -79,7 +79,7 @@ class LazyGroup(TyperGroup):
         _format_parameters(self, ctx, formatter)
 
     def run(self, session: Session) -> int:
-        """Parse the session's words, run the command, and return its exit code. Without words: the help."""
+        """Parse the session's arguments, run the command, and return its exit code. Without arguments, show the help."""
         try:
             with self.make_context(self.name, list(session.args) or ["--help"], obj=session) as ctx:
                 code = self.invoke(ctx)
@@ -89,7 +89,7 @@ class LazyGroup(TyperGroup):
 
 
 def build_group(program: str, *, rich_help: bool) -> LazyGroup:
-    """The whole program with its commands as stubs."""
+    """Return the program's group with its commands as stubs."""
     stubs: dict[str, Any] = {
         name: TyperCommand(name, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.group)
         for name, entry in built_commands().items()
@@ -105,7 +105,7 @@ def build_group(program: str, *, rich_help: bool) -> LazyGroup:
 
 
 def load_command(entry: CommandEntry, *, rich_help: bool) -> Any:
-    """Import a command's module and make the typer command of its function."""
+    """Import a command's module and return the typer command of its function."""
     function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.module)
     text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
     example = f"Example:{example}"
@@ -125,7 +125,7 @@ def load_command(entry: CommandEntry, *, rich_help: bool) -> Any:
 
 
 def _callback(function: Callable[..., int | None], entry: CommandEntry) -> Callable[..., int]:
-    """The command's function as typer calls it: with typer's context in place of its own, and with the global options."""
+    """Wrap a command's function for typer: it takes typer's context instead of its own, and the global options."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     names = {parameter.name for parameter in own}
     clashes = names.intersection(parameter.name for parameter in _global_options())
@@ -143,15 +143,15 @@ def _callback(function: Callable[..., int | None], entry: CommandEntry) -> Calla
 
 
 def _with_signature(function: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """Give a function what inspect and typer go by."""
+    """Set the signature and annotations that inspect and typer read from a function."""
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect looks for it
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
 
 
 def make_context(entry: CommandEntry, ctx: typer.Context) -> Context:
-    """The command's context from what stood before and after its name; the session learns where results go."""
+    """Make the command's context from the options before and after its name, and set the session's output."""
     session: Session = ctx.find_root().obj
     options = GlobalOptions.merged(ctx.parent.params if ctx.parent else {}, ctx.params)
     if options.output in COLUMN_FORMATS:
@@ -191,7 +191,7 @@ def _in_panel(option: Any) -> Any:
 
 
 def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    """The plain help's sections: arguments, the command's own options, the global ones."""
+    """Write the plain help's sections: arguments, the command's own options, the global ones."""
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], PANEL: []}
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
@@ -205,5 +205,5 @@ def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _markup_escaped(text: str) -> str:
-    """Help text in which Rich takes no bracket for markup."""
+    """Escape help text so that Rich takes no bracket for markup."""
     return _MARKUP.sub(r"\\[", text)

@@ -1,6 +1,6 @@
-"""Requests to end: at once while nothing has begun, then as an exception that lets ``finally`` blocks run.
+"""Handle signals that ask the process to end: at once before work starts, then by an exception that runs ``finally`` blocks.
 
-Loaded before anything else, and therefore light.
+Imported before anything else, so it imports little.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _DEFAULTS: Final = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
-_ASKING: Final = "store_core.storage.remote_call"  # where object stores are asked, once it is loaded
-_AGAIN_SECONDS: Final = 0.005
-_PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send twice; who insists after this does not want to wait
+_REMOTE_CALL_MODULE: Final = "store_core.storage.remote_call"  # loaded with the clients of object stores
+_RETRY_SECONDS: Final = 0.005
+_PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send a signal twice; a repeat after this time is not delayed
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT has come. Of our own, for one of Python's tells nobody when it is gone."""
+    """SIGINT has come. A class of this module, because Python's KeyboardInterrupt takes no weak reference."""
 
 
 class Terminated(BaseException):
-    """A signal that asks to end has come; ``signal_number`` says which."""
+    """The signal ``signal_number``, which asks the process to end, has come."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -39,26 +39,28 @@ class Terminated(BaseException):
 
 
 def end_at_once() -> None:
-    """From now on a request to end ends the process: before the work begins and behind it, nothing needs tidying up.
+    """Make a signal end the process at once: before the work starts and after it, nothing needs tidying up.
 
-    What the caller ignores (nohup) stays ignored. For processes that are the program, not for who calls it as a library.
+    Signals that the caller ignores (nohup) stay ignored. Only for the program itself, not for callers of it as a library.
     """
     for number, default in _DEFAULTS.items():
         if signal.getsignal(number) is default:
-            signal.signal(number, _end)
+            signal.signal(number, _end_process)
 
 
-def _end(signal_number: int, frame: FrameType | None) -> None:
+def _end_process(signal_number: int, frame: FrameType | None) -> None:
     word = "interrupted" if signal_number == signal.SIGINT else "terminated"
     try:
         sys.stderr.write(f"error: {word}\n")
-    finally:  # even where there is nobody to tell
+    finally:  # even if stderr cannot be written
         os._exit(128 + signal_number)
 
 
 class _Whole:
-    """``with whole:``: a request to end is raised behind this, so that what is written in here is written to its end or not at all.
-    Who insists, or has waited for as long, is not kept waiting: the reader may have gone to sleep."""
+    """Delay a signal's exception to the end of a ``with whole:`` block: its output is written entirely or not at all.
+
+    The delay is at most ``_PATIENCE_SECONDS``, because the reader of the output may be asleep.
+    """
 
     depth = 0
 
@@ -66,11 +68,11 @@ class _Whole:
         self._codes: set[CodeType] = set()
 
     def hold_in(self, code: CodeType) -> None:
-        """The same for all of a function, from before its first line on, where no ``with`` can be yet."""
+        """Delay signals in all of a function, even before its first line, where a ``with`` cannot act yet."""
         self._codes.add(code)
 
     def holds(self, frame: FrameType | None) -> bool:
-        """Whether a request that comes in a frame has to wait."""
+        """Return True if a signal that comes in ``frame`` has to wait."""
         while not self.depth and frame is not None:
             if frame.f_code in self._codes:
                 return True
@@ -88,17 +90,19 @@ whole: Final = _Whole()
 
 
 class signals_raise:
-    """While this is on, SIGINT raises KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated.
+    """Raise KeyboardInterrupt for SIGINT, and Terminated for SIGTERM and SIGHUP, within the ``with`` block.
 
-    Forked workers end at once and quietly: their parent tells the story. Where Python would print an exception and go on
-    (in a finaliser or a callback), while a module is loaded, whose code may take it for a fault of its own, and within
-    ``whole`` the exception is raised a little later; and once more where it is gone before ``reached`` was called: numpy, looking
-    something up, clears whatever is raised meanwhile.
+    Forked workers end at once and quietly, because their parent reports the signal. The exception is raised a little later
+
+    * in a finaliser or a callback, where Python would print it and continue
+    * while a module is loaded, whose code may take it for an error of its own
+    * within ``whole``
+    * if it is gone before ``reached`` was called: a look-up in numpy clears any exception raised meanwhile
     """
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
-        self._asked_at: float | None = None
+        self._first_signal_at: float | None = None
         self._raised = self._is_over = False
         self._cause: Callable[[], BaseException | None] | None = None  # a weak reference
         self._waiting: int | None = None
@@ -110,19 +114,19 @@ class signals_raise:
         if threading.current_thread() is not threading.main_thread():
             return self
         for number, default in _DEFAULTS.items():
-            if signal.getsignal(number) in (default, _end):
+            if signal.getsignal(number) in (default, _end_process):
                 self._before[number] = signal.signal(number, self._stop)
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._again)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._raise_waiting)
         self._hook_before, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     @property
     def cause(self) -> BaseException | None:
-        """The exception that was raised for a signal, while there is one: what ends the work is a consequence of it."""
+        """The exception raised for a signal, if it still exists: any other error that ends the work follows from it."""
         return None if self._cause is None else self._cause()
 
     def reached(self) -> None:
-        """What ends the work has come to where it is told: nothing is raised any more."""
+        """Raise nothing any more: the error that ends the work is being reported."""
         self._is_over = self._raised = True
 
     def __exit__(self, *_: object) -> None:
@@ -140,45 +144,45 @@ class signals_raise:
             signal.signal(signal_number, signal.SIG_DFL)
             os.kill(os.getpid(), signal_number)
         now = monotonic()
-        self._asked_at = now if self._asked_at is None else self._asked_at
-        insists = now - self._asked_at > _PATIENCE_SECONDS
+        self._first_signal_at = now if self._first_signal_at is None else self._first_signal_at
+        insists = now - self._first_signal_at > _PATIENCE_SECONDS
         if self._raised:
             if insists:
-                _end(signal_number, frame)
+                _end_process(signal_number, frame)
         elif (whole.holds(frame) or _is_importing(frame)) and not insists:
-            self._later(signal_number)
+            self._raise_later(signal_number)
         else:
             self._raised = True
-            raise self._exception(signal_number)  # in no variable here: a traceback would hold it
+            raise self._exception(signal_number)  # in no local variable: a traceback would keep it alive
 
     def _exception(self, signal_number: int) -> BaseException:
         from weakref import ref
 
-        if (asking := sys.modules.get(_ASKING)) is not None:
-            asking.hurry()
-        made = Interrupted() if signal_number == signal.SIGINT else Terminated(signal_number)
-        self._cause = ref(made, lambda _: self._gone(signal_number))
-        return made
+        if (remote_call := sys.modules.get(_REMOTE_CALL_MODULE)) is not None:
+            remote_call.hurry()
+        exception = Interrupted() if signal_number == signal.SIGINT else Terminated(signal_number)
+        self._cause = ref(exception, lambda _: self._exception_freed(signal_number))
+        return exception
 
-    def _gone(self, signal_number: int) -> None:
+    def _exception_freed(self, signal_number: int) -> None:
         if self._raised and not self._is_over:
             self._raised = False
-            self._later(signal_number)
+            self._raise_later(signal_number)
 
-    def _later(self, signal_number: int) -> None:
+    def _raise_later(self, signal_number: int) -> None:
         self._waiting = signal_number
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
-    def _again(self, _: int, frame: FrameType | None) -> None:
+    def _raise_waiting(self, _: int, frame: FrameType | None) -> None:
         signal_number, self._waiting = self._waiting, None
         if signal_number is not None:
-            signal.raise_signal(signal_number)  # to whoever handles it now
+            signal.raise_signal(signal_number)  # for the handler installed now
 
     def _unraisable(self, unraisable: Any) -> None:
         error = unraisable.exc_value
         if isinstance(error, KeyboardInterrupt | Terminated) and self._raised:
             self._raised = False
-            self._later(error.signal_number if isinstance(error, Terminated) else signal.SIGINT)
+            self._raise_later(error.signal_number if isinstance(error, Terminated) else signal.SIGINT)
         else:
             self._hook_before(unraisable)
 

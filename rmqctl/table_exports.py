@@ -1,4 +1,4 @@
-"""`rmqctl export --what queues|index|compaction|stats`: what is not messages of the log."""
+"""Export tables other than the log's messages: `rmqctl export --what queues|index|compaction|stats`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def destination_of_tables(
     incremental: bool,
     others: list[str],
 ) -> Destination:
-    """The destination of such an export. ``others``: options that were given and that only messages know. Raises UsageError
-    for one that does not fit."""
+    """Return the destination of such an export. Raises UsageError for an option that does not fit.
+
+    ``others``: given options that only an export of messages has.
+    """
     from store_core.export.dest.address import destination_of
     from store_core.export.tables_export import table_set
 
@@ -54,7 +56,7 @@ def export_tables_of(
     split_size_bytes: int | None,
     joined: bool,
 ) -> int:
-    """The command once its options are read; gives the exit code."""
+    """Run the export and return the exit code."""
     from store_core.export.tables_export import export_tables
     from store_core.storage.modes import no_wider_than
 
@@ -83,7 +85,7 @@ def export_tables_of(
 
 @contextmanager
 def told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
-    """Say to whom an export breaks off that its work is not lost, and what one that has ended leaves for the next."""
+    """Note what an interrupted export keeps, and which files a finished one leaves for the next to remove."""
     try:
         yield
     except BaseException:
@@ -99,7 +101,7 @@ def told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
 
 
 def note_taken(ctx: Context, taken: int) -> None:
-    """Say how much of an export had been done before."""
+    """Note how many splits an earlier export had done."""
     if taken:
         ctx.note(f"{taken} splits had been done before")
 
@@ -113,8 +115,8 @@ def _document(report: TablesReport) -> dict[str, Any]:
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
         "stores": [
-            {"store": told.store, "rows": told.rows, **of_copies(told), "findings": told.findings}
-            for told in report.stores
+            {"store": part.store, "rows": part.rows, **of_copies(part), "findings": part.findings}
+            for part in report.stores
         ],
         "seconds": round(report.seconds, 3),
     }

@@ -1,4 +1,4 @@
-"""Times on the command line: parsed into milliseconds since the epoch, shown in ISO 8601 with milliseconds."""
+"""Parse times of the command line into milliseconds since the epoch, and show them in ISO 8601."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TO_DO: Final = "give ISO 8601 (2026-11-21T14:30:00.250Z), milliseconds since 19
 
 
 def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
-    """Milliseconds since the epoch that ``text`` names: ISO 8601, epoch milliseconds, an age (``-15m``) or ``now``.
+    """Return ISO 8601, epoch milliseconds, an age (``-15m``) or ``now`` as milliseconds since the epoch.
 
     ISO 8601 without an offset is a time in ``zone``; a date alone is its midnight. Raises UsageError for anything else.
     """
@@ -46,7 +46,7 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
 
 
 def parse_zone(text: str) -> tzinfo:
-    """A time zone: ``UTC``, ``local``, an offset (``+08:00``) or a name of the IANA database. Raises UsageError."""
+    """Return the zone ``UTC``, ``local``, of an offset (``+08:00``) or of an IANA name. Raises UsageError."""
     if text.upper() in ("UTC", "Z", "GMT"):
         return UTC
     if text.lower() == "local":
@@ -60,7 +60,7 @@ def parse_zone(text: str) -> tzinfo:
 
         try:
             return ZoneInfo(text)
-        except (ValueError, OSError, LookupError):  # unknown name, a name that is no relative path, no database
+        except (ValueError, OSError, LookupError):  # an unknown name, a name that is no relative path, or no database
             pass
     raise UsageError(
         f"unknown time zone {text!r}",
@@ -69,7 +69,7 @@ def parse_zone(text: str) -> tzinfo:
 
 
 class _Local(tzinfo):
-    """The machine's zone, with the offset that was in force at each moment."""
+    """The machine's zone, with the offset in force at each moment."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
@@ -83,17 +83,17 @@ class _Local(tzinfo):
     def fromutc(self, moment: datetime) -> datetime:
         known = moment.replace(tzinfo=UTC).astimezone()
         local = known.replace(tzinfo=self)
-        return local if local.utcoffset() == known.utcoffset() else local.replace(fold=1)  # an hour that came twice
+        return local if local.utcoffset() == known.utcoffset() else local.replace(fold=1)  # a repeated hour
 
     @property
     def key(self) -> str | None:
-        """Its name in the IANA database, None where nothing there is like it."""
+        """The zone's name in the IANA database; None if no zone there has the same offsets."""
         from zoneinfo import ZoneInfo
 
-        told = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath(_LOCALTIME)
-        name = told.rpartition("zoneinfo/")[2]
+        zone_path = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath(_LOCALTIME)
+        name = zone_path.rpartition("zoneinfo/")[2]
         hours = (self.utcoffset(_SAMPLES[0]) or timedelta()) // timedelta(hours=1)
-        for named in (name, "UTC" if not hours else f"Etc/GMT{-hours:+d}"):  # POSIX counts the other way round
+        for named in (name, "UTC" if not hours else f"Etc/GMT{-hours:+d}"):  # Etc/GMT names have the sign reversed
             try:
                 zone = ZoneInfo(named)
             except (ValueError, OSError, LookupError):

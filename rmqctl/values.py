@@ -1,4 +1,4 @@
-"""Words of the command line as values. typer hands over text, and this module reads it, so that errors are worded here for every release of typer."""
+"""Parse arguments of the command line. typer passes text, so that error messages are the same for every release of typer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABELS: Final = {int: "<int>", float: "<float>"}
 
 
 class BadValue(typer.BadParameter):
-    """The parser's exception: it knows the parameter and the value, and what would fit. rmqctl.failures words it."""
+    """The parser's exception with the parameter, the value and what would fit. rmqctl.failures words it."""
 
     def __init__(self, error: UsageError, ctx: typer.Context, parameter: typer.CallbackParam, value: str) -> None:
         super().__init__(error.what, ctx, parameter)
@@ -28,7 +28,7 @@ class BadValue(typer.BadParameter):
 
 
 def reading(read: Read) -> Callable[..., Any]:
-    """Return a callback for a typer parameter that makes its value of its text. ``read`` raises UsageError."""
+    """Return a callback for a typer parameter that parses its text with ``read``, which raises UsageError."""
 
     def callback(ctx: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
         if not isinstance(value, str):
@@ -42,13 +42,13 @@ def reading(read: Read) -> Callable[..., Any]:
 
 
 def as_text(parameter: Parameter) -> Parameter:
-    """Return a command's parameter as typer gets it: numbers and choices as text with a callback that reads it."""
+    """Return a command's parameter for typer, with numbers and choices as text that a callback parses."""
     annotation = parameter.annotation
     if get_origin(annotation) is not Annotated:
         return parameter
     wanted, info = get_args(annotation)
     kinds = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
-    [kind] = [each for each in kinds if each is not NoneType]
+    [kind] = [candidate for candidate in kinds if candidate is not NoneType]
     info = copy.copy(info)
     read: Read
     if kind in _LABELS:

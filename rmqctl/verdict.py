@@ -1,4 +1,4 @@
-"""How a verdict is shown: the last lines of `recover`, and all of `doctor`."""
+"""Show a verdict: the last lines of `recover`, and all of `doctor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITHOUT_STORE = ("explain",)
 
 
 def store_arguments(ctx: Context, settings: Settings) -> tuple[str, ...]:
-    """What names this store, with its settings, on another command line."""
+    """Return the options that name this store and its settings on another command line."""
     options = ctx.options
     config = ("-c", os.path.abspath(options.config)) if options.config else ()
     version = ("--broker-version", options.broker_version) if options.broker_version else ()
@@ -27,7 +27,7 @@ def store_arguments(ctx: Context, settings: Settings) -> tuple[str, ...]:
 
 
 def verdict_document(ctx: Context, settings: Settings, verdict: Verdict) -> dict[str, Any]:
-    """The member ``verdict``, with the next command as it is typed."""
+    """Return the member ``verdict``, with the next command as typed."""
     words = verdict.next
     if words:
         words = ("rmqctl", *words, *(() if words[0] in _WITHOUT_STORE else store_arguments(ctx, settings)))
@@ -35,15 +35,15 @@ def verdict_document(ctx: Context, settings: Settings, verdict: Verdict) -> dict
 
 
 def next_command(verdict: dict[str, Any]) -> str:
-    """The command to run next, as it is typed; what else there is to do where none is."""
+    """Return the command to run next, as typed, or a sentence if there is none."""
     return shlex.join(verdict["next"]) if verdict["next"] else "nothing to run: a broker can be started"
 
 
 def verdict_blocks(verdict: dict[str, Any], title: str = "") -> Iterator[Block]:
-    """Three lines: state, loss, next."""
+    """Yield a block of three lines: state, loss, next."""
     yield Facts({"state": verdict["state"], "loss": verdict["loss"], "next": next_command(verdict)}, title)
 
 
 def level_line(verdict: dict[str, Any]) -> Text:
-    """The level alone, in its colour."""
+    """Return the level alone, in its colour."""
     return Text(verdict["level"].upper(), f"bold {verdict['level']}")

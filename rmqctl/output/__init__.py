@@ -1,1 +1,1 @@
-"""How results leave: formats, cells, layout on a terminal, progress."""
+"""Write results: formats, cells, layout on a terminal, progress."""

@@ -1,4 +1,4 @@
-"""The answer of a query on standard output with its types: a stream of Arrow's, or a Parquet file."""
+"""Write the answer of a query to standard output with its types: an Arrow stream or a Parquet file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def write_answer(answer: Answer, file: IO[bytes], form: ColumnFormat) -> None:
-    """Write the rows as they come. Raises UsageError for a type that Parquet has not, and what taking the rows raises.
+    """Write the rows as they come. Raises UsageError for a type that Parquet lacks, and any error of reading the rows.
 
-    What has been written before an error is no whole file: a Parquet file lacks its end then.
+    The output before an error is no whole file: a Parquet file then lacks its end.
     """
     _WRITERS[form](answer, file)
 
@@ -42,7 +42,7 @@ def _write_parquet(answer: Answer, file: IO[bytes]) -> None:
         for group in row_groups(answer.batches, answer.schema):
             writer.write_table(group, row_group_size=len(group))
     except BaseException:
-        sink.is_dropped = True  # the library writes the end of the file also where something has failed
+        sink.is_dropped = True  # pyarrow writes the end of the file even after an error
         with suppress(Exception):
             writer.close()
         raise
@@ -56,7 +56,7 @@ _WRITERS: Final[dict[ColumnFormat, Callable[[Answer, IO[bytes]], None]]] = {
 
 
 class _Droppable(io.RawIOBase):
-    """A file that can be told to take no more, and says nothing of it."""
+    """A file that, once ``is_dropped`` is set, silently discards what is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Arrow record batches as rows that JSON, CSV and tables can show."""
+"""Convert Arrow record batches to rows that JSON, CSV and tables can show."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from store_core.kernel.text import RowBatch, TextColumn, between, numbers, ready
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
 _FIRST_ROWS: Final = 16
 _GROWTH: Final = 8
-_MOST_BYTES: Final = 2 << 20  # of a batch whose text is made at once
-_TIME_KINDS: Final = {  # by whether they count nanoseconds, and whether they are of no zone
+_MOST_BYTES: Final = 2 << 20  # of a batch whose text is made in one piece
+_TIME_KINDS: Final = {  # keys: counts nanoseconds, has no zone
     (False, False): TextKind.MICROSECONDS,
     (True, False): TextKind.NANOSECONDS,
     (False, True): TextKind.ZONELESS_MICROSECONDS,
@@ -32,7 +32,7 @@ _TIME_KINDS: Final = {  # by whether they count nanoseconds, and whether they ar
 
 @dataclass(frozen=True, slots=True)
 class _NoNumber:
-    """Infinity or NaN, for which JSON has null."""
+    """Infinity or NaN, which JSON writes as null."""
 
     value: float
 
@@ -44,18 +44,18 @@ class _NoNumber:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[RowBatch]:
-    """Rows in batches: times in ISO 8601, numbers as numbers, bytes as they are. The first ones are small, so that a reader need not wait."""
-    most = _FIRST_ROWS
+    """Yield rows in batches: times in ISO 8601, numbers as numbers, bytes as they are. The first are small, so that a reader need not wait."""
+    row_limit = _FIRST_ROWS
     for batch in batches:
         columns = {name: _column(array, zone) for name, array in zip(batch.schema.names, batch.columns, strict=True)}
         step = max(batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1), 1)
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, min(step, most))
+            part = batch.slice(first, min(step, row_limit))
             cut = {name: column.part(first, first + part.num_rows) for name, column in columns.items()}
             yield RowBatch(cut, part.num_rows, partial(_rows, part, zone))
             first += part.num_rows
-            most = min(most * _GROWTH, _MOST_BYTES)
+            row_limit = min(row_limit * _GROWTH, _MOST_BYTES)
 
 
 def _rows(batch: pa.RecordBatch, zone: tzinfo) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def _rows(batch: pa.RecordBatch, zone: tzinfo) -> Iterator[dict[str, Any]]:
 
 
 def _column(array: pa.Array, zone: tzinfo) -> TextColumn:
-    """A column as the kernel takes it; of a type that it does not know, value by value."""
+    """Return a column for the kernel; value by value if the kernel does not know its type."""
     kind = array.type
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
@@ -93,12 +93,12 @@ def _is_text(kind: pa.DataType) -> bool:
 def _items(kind: TextKind, array: pa.Array, parts: Sequence[pa.Array], valid: Any) -> TextColumn:
     placed = [_places(part) for part in parts]
     bounds = between(array.offsets.to_numpy(zero_copy_only=False).astype(np.int64))
-    items = tuple(each for places, _ in placed for each in places)
+    items = tuple(place for places, _ in placed for place in places)
     return TextColumn(kind, (*bounds, *items), tuple(np.frombuffer(data, np.uint8) for _, data in placed), valid)
 
 
 def _places(array: pa.Array) -> tuple[Any, Any]:
-    """Where each text lies in some bytes, and these."""
+    """Return the place of each text in a buffer, and the buffer."""
     _, offsets, data = array.buffers()
     if offsets is None:
         return between(np.zeros(len(array) + 1, np.int32)), b""
@@ -107,7 +107,7 @@ def _places(array: pa.Array) -> tuple[Any, Any]:
 
 
 def _values(column: pa.Array, zone: tzinfo) -> list[Any]:
-    """The values of a column. A date or time that no calendar holds stays a number, which Arrow's own Python values cannot be."""
+    """Return the values of a column. A date or time outside the calendar stays a number, which Arrow's own conversion cannot do."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         in_zone = None if kind.tz is None else zone
@@ -150,7 +150,7 @@ def _is_valid(column: pa.Array) -> list[bool]:
 
 
 def _parts(column: pa.Array, bounds: list[int], values: list[Any]) -> list[list[Any] | None]:
-    """The lists of a column whose elements, one list's behind another's, are ``values``."""
+    """Return the lists of a column; ``values`` are the elements of all lists, one list after another."""
     return [
         values[start:end] if valid else None
         for valid, (start, end) in zip(_is_valid(column), pairwise(bounds), strict=True)
@@ -165,7 +165,7 @@ def _date_text(days: int) -> str:
 
 
 def _time_text(number: int, in_nanoseconds: bool, zone: tzinfo | None) -> str:
-    """``zone`` is None for a time of no zone, which DuckDB calls TIMESTAMP."""
+    """Return a time in ISO 8601. ``zone`` is None for a time without one, DuckDB's TIMESTAMP."""
     milliseconds, rest = divmod(number, 1_000_000 if in_nanoseconds else 1000)
     text = format_time(milliseconds, UTC if zone is None else zone)
     if rest and text.count(".") == 1:
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def _interval_text(value: pa.MonthDayNano) -> str:
-    """As DuckDB writes it: ``1 month 2 days 03:04:05.006``; what is 0 is left out."""
+    """Return an interval as DuckDB writes it: ``1 month 2 days 03:04:05.006``, without parts that are 0."""
     seconds, rest = divmod(abs(value.nanoseconds), 1_000_000_000)
     sign = "-" if value.nanoseconds < 0 else ""
     clock = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

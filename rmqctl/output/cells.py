@@ -1,4 +1,4 @@
-"""What a value looks like to a person: columns, sizes, times, and text that cannot drive a terminal."""
+"""Format values for people: columns, sizes, times, and text that cannot drive a terminal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ _JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F and c 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: the row's key, what kind of value it is, and its heading if that is not the key.
+    """A column of a table: the row's key, the kind of its values, and its heading if that is not the key.
 
-    Where a terminal is too narrow, columns with the highest ``drop`` are left out first, those with 0 never; a ``cut``
-    column shows the begin of its text, others fold it; one that ``folds_words`` also within a word (names, keys).
+    On a narrow terminal:
+
+    * columns with the highest ``drop`` are left out first, those with 0 never
+    * a ``cut`` column shows the start of its text, others fold it
+    * a column that ``folds_words`` folds also within a word (names, keys)
     """
 
     key: str
@@ -44,21 +47,21 @@ class Column:
 
     @classmethod
     def of(cls, column: str | Column) -> Column:
-        """A column from its key alone: the key's last word tells the kind, as units are part of names."""
+        """Make a column from a key. The key's last word gives the kind, because units are part of names."""
         return column if isinstance(column, Column) else cls(column, kind_of(column))
 
     def title(self, *, humanised: bool) -> str:
-        """The heading. A unit in the name goes where the value shows its own."""
+        """Return the heading, without the unit in its name if the value shows its own."""
         title = self.heading or self.key
         if not self.heading and self.kind == "time":
             title = self.key.removesuffix("_ms")
         elif not self.heading and humanised and self.kind == "size":
             title = self.key.removesuffix("_bytes")
-        return escape_controls(title)  # a query may make columns of what a store holds
+        return escape_controls(title)  # a query may make column names of a store's data
 
 
 def kind_of(key: str) -> Kind:
-    """The kind of value that a key of this name holds."""
+    """Return the kind of value that a key of this name holds."""
     if key.endswith("timestamp_ms"):
         return "time"
     if key.endswith("_bytes") or key == "bytes":
@@ -67,17 +70,17 @@ def kind_of(key: str) -> Kind:
 
 
 def escape_controls(text: str) -> str:
-    """Text in which nothing moves a cursor, changes a colour, starts a line or turns the writing direction."""
+    """Escape characters that move a cursor, change a colour, start a line or turn the writing direction."""
     return text if text.isascii() and text.isprintable() else text.translate(_CONTROLS)
 
 
 def escape_json_controls(text: str) -> str:
-    """JSON text with the control characters escaped that JSON itself lets through."""
+    """Escape the control characters of JSON text that JSON itself allows."""
     return text if text.isascii() and "\x7f" not in text else text.translate(_JSON_CONTROLS)
 
 
 def human_size(size_bytes: float) -> str:
-    """``1.3 MiB``; bytes below 1 KiB as they are."""
+    """Return ``1.3 MiB``, or whole bytes below 1 KiB."""
     size, unit = float(size_bytes), 0
     while abs(size) >= 1023.95 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -85,7 +88,7 @@ def human_size(size_bytes: float) -> str:
 
 
 def cell(value: Any, kind: Kind, zone: tzinfo, *, humanised: bool = False) -> str:
-    """A value as the text of one table cell, escaped. ``humanised`` is for tables that only people read."""
+    """Return a value as the text of one table cell, escaped. ``humanised`` is for tables that only people read."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -108,7 +111,7 @@ def cell(value: Any, kind: Kind, zone: tzinfo, *, humanised: bool = False) -> st
 
 
 def is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
-    """Whether a column holds nothing but numbers in these rows, so that it is set flush right."""
+    """Return True if a column holds only numbers in these rows, and is therefore set flush right."""
     if column.kind in ("number", "size"):
         return True
     values = [row.get(column.key) for row in rows]

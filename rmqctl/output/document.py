@@ -1,4 +1,4 @@
-"""What a command shows to a person: facts, tables, findings, lines, one below the other."""
+"""Define the blocks that a command shows to people: facts, tables, findings, text and drawings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rmqctl.output.cells import Column, is_numeric
 from rmqctl.output.json_stream import as_row
 from store_core.kernel.text import one_by_one
 
-PAGE_ROWS: Final = 1000  # so many rows are laid out together, so that a long table starts at once and stays small
+PAGE_ROWS: Final = 1000  # rows laid out together, so that a long table starts at once and needs little memory
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with their values. A name is a key, whose ending tells the value's kind, as for columns."""
+    """Names with their values. A name is a key, whose ending gives the value's kind, as for columns."""
 
     values: Mapping[str, Any]
     title: str = ""
@@ -24,9 +24,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; ``rows`` may be an endless iterator. Without columns the first row's keys are shown.
+    """Rows under headings; ``rows`` may be an endless iterator. Without ``columns`` the first row's keys are shown.
 
-    ``known_rows``: so many rows are there at once and are laid out together; each later one is shown as it comes.
+    ``known_rows``: rows available at once, which are laid out together; each later row is shown as it comes.
     """
 
     rows: Iterable[Any]
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings, worst colours first to the eye, and the advice for each code once."""
+    """Findings, coloured by severity, and the advice for each code once."""
 
     findings: Iterable[Any]
     title: str = "Findings"
@@ -71,7 +71,7 @@ FINDING_COLUMNS: Final = (
 
 @dataclass
 class FindingRows:
-    """Findings as table rows; what is advised for the codes that came by is collected on the way."""
+    """Findings as table rows; iterating also collects the advice for their codes."""
 
     findings: Iterable[Any]
     _codes_by_advice: dict[str, set[str]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class FindingRows:
             yield {**finding, "where": _where(finding)}
 
     def advice(self) -> list[tuple[str, str]]:
-        """Codes and what to do about them, each advice once, in code order."""
+        """Return codes with their advice, each advice once, in code order."""
         return sorted((", ".join(sorted(codes)), advice) for advice, codes in self._codes_by_advice.items())
 
 
@@ -98,7 +98,7 @@ def _where(finding: Mapping[str, Any]) -> str:
 
 @dataclass
 class Page:
-    """Some rows of a table that are laid out together."""
+    """Rows of a table that are laid out together."""
 
     columns: Sequence[Column]
     numeric: Sequence[bool]
@@ -107,16 +107,16 @@ class Page:
 
 
 def pages(table: Table) -> Iterator[Page]:
-    """Cut a table in pages. No page at all for a table without rows. Columns and their sides are the first page's."""
+    """Cut a table in pages, none for a table without rows. Columns and their alignment come from the first page."""
     rows: Iterator[Mapping[str, Any]] = map(as_row, one_by_one(table.rows))
     first = next(rows, None)
     if first is None:
         return
     columns = [Column.of(c) for c in (table.columns or tuple(first))]
     rows, numeric, number = chain((first,), rows), [False] * len(columns), 0
-    known = PAGE_ROWS if table.known_rows is None else max(table.known_rows, 1)
-    later = PAGE_ROWS if table.known_rows is None else 1
-    while page := list(islice(rows, later if number else known)):
+    first_rows = PAGE_ROWS if table.known_rows is None else max(table.known_rows, 1)
+    later_rows = PAGE_ROWS if table.known_rows is None else 1
+    while page := list(islice(rows, later_rows if number else first_rows)):
         if number == 0:
             numeric = [is_numeric(page, column) for column in columns]
         yield Page(columns, numeric, page, number)

@@ -1,4 +1,4 @@
-"""The one way results leave: seven formats, results on stdout, streamed where they are long."""
+"""Write a command's result to stdout in its output format, and stream long results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FINDINGS: Final = "findings"
 
 
 class Output:
-    """Writes one command's result to ``file`` (stdout) in one format."""
+    """The output of one command: it writes the result to ``file`` (stdout) in one format."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Output:
         describe: Callable[[BaseException], Document | None] = lambda error: None,
     ) -> None:
         self.terminal = file.isatty()
-        self._in_turn = _InTurn(file)
-        self.file = cast("IO[str]", self._in_turn) if self.terminal else file
+        self._bar_aware = _BarAwareStream(file)
+        self.file = cast("IO[str]", self._bar_aware) if self.terminal else file
         self.format: Format = output or ("table" if self.terminal else piped)
         self._zone = zone
         self._color = color
@@ -50,12 +50,12 @@ class Output:
 
     @property
     def column_format(self) -> ColumnFormat | None:
-        """The format if it is one of bytes, which the command writes itself; else None."""
+        """The format if it is binary, which the command writes itself; else None."""
         return next((form for form in COLUMN_FORMATS if form == self.format), None)
 
     @property
     def bytes_file(self) -> IO[bytes]:
-        """Stdout, for a format of bytes."""
+        """Stdout, for a binary format."""
         return cast("IO[bytes]", self.file.buffer)  # type: ignore[attr-defined]  # IO[str] does not say so
 
     def emit(
@@ -74,13 +74,16 @@ class Output:
     ) -> None:
         """Write a result.
 
-        ``document`` is what ``json`` writes, in its order; a member may be an iterator (streamed) or a callable (called
-        when it is reached, so that it may tell what streaming has found). ``rows`` is the main list, which ``ndjson``,
-        ``csv`` and ``tsv`` write: the name of a member, or an iterable; without it the document itself, less its
-        findings, is the only row. Batches among the rows are written by the kernel, and flushed. ``fields`` are the keys of ``csv`` and ``tsv`` (default: the first row's keys).
-        People get ``blocks``, or else: ``facts`` (members of the document by name), the main list under ``columns``
-        and ``title``, and the document's findings. ``live`` flushes each row; laid out, the first ``live_rows`` rows,
-        which are there already, come as one table, and each later row as it comes.
+        Args:
+            document: the members that ``json`` writes, in order. A member may be an iterator (streamed) or a callable,
+                called when it is reached, so that it can depend on the members streamed before it.
+            rows: the main list, which ``ndjson``, ``csv`` and ``tsv`` write: a member's name or an iterable; without
+                it the document less its findings is the only row. The kernel writes batches, which are flushed.
+            fields: the keys of ``csv`` and ``tsv``; by default the first row's keys.
+            blocks: the layout for people; by default ``facts`` (names of members), the main list under ``columns`` and
+                ``title``, and the document's findings.
+            live: flush each row. Laid out, the first ``live_rows`` rows, already available, are one table; each later
+                row is shown as it comes.
         """
         chosen = output or self.format
         if chosen == "json":
@@ -96,15 +99,15 @@ class Output:
 
     @contextmanager
     def behind(self, step_aside: Callable[[], None]) -> Iterator[None]:
-        """Within this, ``step_aside`` is called before anything is written to a terminal."""
-        self._in_turn.step_aside = step_aside
+        """Call ``step_aside`` before any write to a terminal, within the ``with`` block."""
+        self._bar_aware.step_aside = step_aside
         try:
             yield
         finally:
-            self._in_turn.step_aside = None
+            self._bar_aware.step_aside = None
 
     def error(self, error: Document) -> None:
-        """``{"error": …}`` where the format has a place for it and it has not been written yet."""
+        """Write ``{"error": …}`` if the format has a place for it and it has not been written yet."""
         if self.error_written:
             return
         if self.format == "json":
@@ -172,12 +175,12 @@ class Output:
         return rows_text(columns, batch.count, self._csv_text, delimiter=delimiter.encode())
 
     def _csv_text(self, value: Any) -> bytes:
-        """A value as the csv module takes it, in bytes."""
+        """Return a value as the csv module would take it, in bytes."""
         shown = self._csv_value(value)
         return b"" if shown is None else str(shown).encode(errors=UNENCODABLE)
 
     def _csv_row_in_pieces(self, values: Sequence[Any], delimiter: str) -> None:
-        """A row with a text that is never put together: what the writers of the standard library hold fourfold."""
+        """Write a row with a long text piece by piece: the standard library's writers would hold it four times."""
         for number, value in enumerate(values):
             self.file.write(f'{delimiter if number else ""}"')
             is_long = hasattr(value, "pieces")
@@ -214,7 +217,7 @@ class Output:
         self.file.flush()
 
     def _write_block(self, block: memoryview) -> None:
-        """Write what the kernel has made, so that who reads has it at once."""
+        """Write a block from the kernel and flush it, so that the reader gets it at once."""
         if self.terminal or not hasattr(self.file, "buffer"):
             self._write_json(str(block, "utf-8"))
         else:
@@ -226,12 +229,12 @@ class Output:
         self.file.write(escape_json_controls(text) if self.terminal else text)
 
     def cell(self, value: Any, key: str) -> str:
-        """A value as a table would show it, for a sentence."""
+        """Return a value as a table would show it, for use in a sentence."""
         return cell(value, Column.of(key).kind, self._zone, humanised=self.format == "table")
 
 
-class _InTurn:
-    """A terminal's stream, on which a progress bar steps aside before a result is written."""
+class _BarAwareStream:
+    """A terminal's stream that takes the progress bar off before a result is written."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -248,9 +251,9 @@ class _InTurn:
 
 def _main_rows(document: Document, rows: str | Iterable[Any] | None) -> Iterable[Any]:
     if rows is None:
-        return [{key: _called(value) for key, value in document.items() if key != _FINDINGS}]
+        return [{key: _value_of(value) for key, value in document.items() if key != _FINDINGS}]
     if isinstance(rows, str):
-        found: Iterable[Any] = _called(document[rows])
+        found: Iterable[Any] = _value_of(document[rows])
         return found
     return rows
 
@@ -263,19 +266,19 @@ def _default_blocks(
     title: str,
     known_rows: int | None,
 ) -> Iterator[Block]:
-    from rmqctl.output.document import Facts, Findings, Table  # scripts that read JSON never need them
+    from rmqctl.output.document import Facts, Findings, Table  # imported here because JSON output never needs them
 
     if rows is None:
         [row] = _main_rows(document, None)
         yield Facts({key: row[key] for key in (facts or row)}, title)
     else:
         if facts:
-            yield Facts({key: _called(document[key]) for key in facts})
+            yield Facts({key: _value_of(document[key]) for key in facts})
         if rows != _FINDINGS:
             yield Table(_main_rows(document, rows), columns, title, known_rows=known_rows)
     if _FINDINGS in document:
-        yield Findings(_called(document[_FINDINGS]))
+        yield Findings(_value_of(document[_FINDINGS]))
 
 
-def _called(value: Any) -> Any:
+def _value_of(value: Any) -> Any:
     return value() if callable(value) else value

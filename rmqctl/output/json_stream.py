@@ -1,4 +1,4 @@
-"""One JSON document, written while it is being made, and always closed."""
+"""Write a JSON document while it is being built, and always close it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CONTAINERS: Final = (Mapping, list, tuple, set, frozenset, Iterator)
 
 
 def encode_line(value: Any) -> str:
-    """A value as JSON in one line."""
+    """Return a value as JSON in one line."""
     return _LINE.encode(value)
 
 
 def encode_pieces(value: Any) -> Iterator[str]:
-    """``encode_line(value)`` in pieces. A text that comes in pieces (``pieces()``) is never put together.
+    """Return ``encode_line(value)`` in pieces. A long text, which has ``pieces()``, is never joined.
 
-    Such a text may be the value itself, or a member of it. Whatever JSON has no form for fails before the first piece.
+    The text may be the value itself or a member of it. A value that JSON cannot hold raises before the first piece.
     """
     if hasattr(value, "pieces"):
         return _long_text(value)
@@ -56,7 +56,7 @@ def _with_long_texts(members: list[tuple[str, Any]]) -> Iterator[str]:
 
 
 def batch_lines(batch: RowBatch, lead: str = "", tail: str = "\n") -> memoryview:
-    """A batch's rows, each as ``encode_line`` gives it, between ``lead`` and ``tail``."""
+    """Return a batch's rows, each as from ``encode_line``, between ``lead`` and ``tail``."""
     keys = [f"{', ' if number else lead + '{'}{encode_line(str(key))}: " for number, key in enumerate(batch.columns)]
     columns = zip(map(_as_bytes, keys), batch.columns.values(), strict=True)
     return rows_text(
@@ -69,13 +69,13 @@ def _as_bytes(text: str) -> bytes:
 
 
 def as_row(value: Any) -> Mapping[str, Any]:
-    """A row as a mapping: one already, or an object that has ``as_json()``."""
+    """Return a row as a mapping, made by ``as_json()`` if it is an object."""
     row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
     return row
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: objects that have one themselves (findings), bytes, paths, sets, numpy scalars."""
+    """Convert a value that JSON cannot hold: an object with ``as_json()`` (a finding), bytes, a path, a set, a numpy scalar."""
     if hasattr(value, "as_json"):
         return value.as_json()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -91,12 +91,13 @@ _LINE: Final = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 
 class JsonStream:
-    """Writes one object, member by member. Iterators anywhere in it are written element by element, never collected, and
-    what batches of rows hold by ``write_block``.
+    """Writer of one JSON object, member by member; a context manager.
 
-    A context manager: at its end every open list and object is closed. After an exception ``error_of(exception)`` is
-    written as the last key, ``"error"``, and the exception goes on; with None for it nothing more is written at all.
-    What leads to a value, a comma or a key, is written with it: an exception, or a signal, leaves no half member.
+    * Iterators anywhere in it are written element by element, never collected; ``write_block`` writes batches of rows.
+    * At its end every open list and object is closed.
+    * After an exception it writes ``error_of(exception)`` as the last member, ``"error"``, and the
+      exception propagates; if that is None, it writes nothing more.
+    * A comma or key is written together with its value, so that an exception or a signal leaves no half member.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class JsonStream:
         self._write("}\n" if self._is_empty else "\n}\n")
 
     def member(self, key: str, value: Any) -> None:
-        """One member. A callable value is called first: it may tell what streaming the members before has brought."""
+        """Write one member. A callable value is called first, so that it can depend on the members streamed before it."""
         if callable(value):
             value = value()
         self._key(key)
@@ -139,7 +140,7 @@ class JsonStream:
         self._lead = f"{'' if self._is_empty else ','}\n{_INDENT}{encode_line(str(key))}: "
 
     def _put(self, pieces: Iterable[str], closer: str | None = None) -> None:
-        """Write what begins or is a value, behind what leads to it; ``closer`` is what will end it."""
+        """Write the pending lead, then a value or the start of one; ``closer`` is the text that will end it."""
         with whole:
             for piece in pieces:
                 self._write(self._lead + piece)
@@ -148,7 +149,7 @@ class JsonStream:
                 self._closers.append(closer)
 
     def _put_batch(self, batch: RowBatch, margin: str) -> None:
-        """Write rows of a list, of which there is at least one."""
+        """Write the rows of a batch as list elements; the batch has at least one row."""
         block = batch_lines(batch, f",{margin}", "")
         with whole:
             self._write_block(block if self._lead.startswith(",") else block[1:])
@@ -199,14 +200,14 @@ whole.hold_in(JsonStream.__exit__.__code__)
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a value goes into one line: a scalar, an empty container, a list of scalars."""
+    """Return True if a value fits one line: a scalar, an empty container, a list of scalars."""
     if isinstance(value, list | tuple | set | frozenset):
         return not any(isinstance(v, _CONTAINERS) or hasattr(v, "as_json") for v in value)
     return not isinstance(value, Iterator) and not (isinstance(value, Mapping) and value)
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a list element goes into one line: a leaf, or an object of leaves."""
+    """Return True if a list element fits one line: a leaf, or an object of leaves."""
     if isinstance(value, Mapping):
         return all(not isinstance(v, Mapping) and _is_leaf(v) for v in value.values())
     return _is_leaf(value)

@@ -1,4 +1,4 @@
-"""How a table fits a terminal: text is folded between words, then columns are left out, and no number is ever cut."""
+"""Fit a table to a terminal: fold text between words, then leave out columns, and never cut a number."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from rmqctl.output.cells import Column
 
-GAP: Final = 2  # columns of a table stand this far apart
-LONGEST_WORD: Final = 32  # an id of a message is not folded, a longer word may be
-LEAST_CUT: Final = 12  # so much of a text that is cut is worth a column
-LEAST_NAME: Final = 14  # a name that may be folded within a word is given this many columns
+GAP: Final = 2  # spaces between the columns of a table
+LONGEST_WORD: Final = 32  # a message id is not folded, a longer word may be
+LEAST_CUT: Final = 12  # least width of a column whose text is cut
+LEAST_NAME: Final = 14  # least width of a name that may be folded within a word
 
-_PIECE: Final = re.compile(r"[^\s/]*(?:/+|\s+|$)")  # text folds behind spaces, and paths behind their slashes
+_PIECE: Final = re.compile(r"[^\s/]*(?:/+|\s+|$)")  # text folds after spaces, and paths after slashes
 _HEADING_PIECE: Final = re.compile(r"[^\s_]*(?:_+|\s+|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table that are shown, by their number, with the width of each; the others are left out."""
+    """The numbers of the columns that are shown, with the width of each; the others are left out."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -33,7 +33,7 @@ class Layout:
         return _total(self.widths)
 
     def holds(self, texts: Sequence[Sequence[str]]) -> bool:
-        """Whether further rows fit without folding a number."""
+        """Return True if more rows fit without folding a number."""
         return all(
             width_of(row[i]) <= width
             for i, width in zip(self.shown, self.widths, strict=True)
@@ -45,22 +45,22 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class _Need:
     least: int
-    most: int
+    widest: int
 
 
 def fit(
     columns: Sequence[Column], headings: Sequence[str], texts: Sequence[Sequence[str]], rigid: frozenset[int], room: int
 ) -> Layout | None:
-    """Columns and widths that fit into ``room``; None where even the columns that are never left out do not.
+    """Return columns and widths that fit into ``room``; None if even the columns that are never left out do not.
 
-    ``rigid`` columns hold what must not be folded. Columns with the highest ``drop`` are left out first.
+    ``rigid`` columns must not be folded. Columns with the highest ``drop`` are left out first.
     """
-    most = [max(width_of(heading), *(width_of(row[i]) for row in texts)) for i, heading in enumerate(headings)]
+    widest = [max(width_of(heading), *(width_of(row[i]) for row in texts)) for i, heading in enumerate(headings)]
     shown = list(range(len(columns)))
-    if _total(most) <= room:
-        return Layout(tuple(shown), tuple(most), rigid)
+    if _total(widest) <= room:
+        return Layout(tuple(shown), tuple(widest), rigid)
     needs = [
-        _Need(_least(heading, [row[i] for row in texts], columns[i], folds=i not in rigid), most[i])
+        _Need(_least(heading, [row[i] for row in texts], columns[i], folds=i not in rigid), widest[i])
         for i, heading in enumerate(headings)
     ]
     while _total([needs[i].least for i in shown]) > room:
@@ -86,24 +86,24 @@ def _least(heading: str, texts: Sequence[str], column: Column, *, folds: bool) -
 
 
 def _shared(needs: Sequence[_Need], room: int) -> list[int]:
-    """What is left of the room goes to the columns that lack least first, in equal shares."""
+    """Return widths that share the spare room equally, serving the columns that lack least first."""
     widths = [need.least for need in needs]
-    left = room - _total(widths)
-    lacking = sorted(range(len(needs)), key=lambda i: needs[i].most - needs[i].least)
+    spare = room - _total(widths)
+    lacking = sorted(range(len(needs)), key=lambda i: needs[i].widest - needs[i].least)
     for waiting, i in zip(range(len(lacking), 0, -1), lacking, strict=True):
-        more = min(needs[i].most - needs[i].least, left // waiting)
+        more = min(needs[i].widest - needs[i].least, spare // waiting)
         widths[i] += more
-        left -= more
+        spare -= more
     return widths
 
 
 def width_of(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """Return the number of terminal columns that a text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fold(text: str, width: int, *, heading: bool = False) -> list[str]:
-    """A text in lines of at most ``width``, folded behind spaces and slashes, and inside a word only where it is longer."""
+    """Fold a text into lines of at most ``width``, after spaces and slashes; inside a word only if it is longer."""
     if width_of(text) <= width:
         return [text]
     lines, line = [], ""
@@ -113,18 +113,18 @@ def fold(text: str, width: int, *, heading: bool = False) -> list[str]:
             line = ""
         line += piece
         if width_of(line.rstrip()) > width:
-            behind = line[len(line.rstrip()) :]
+            spaces = line[len(line.rstrip()) :]
             *full, line = chop_cells(line.rstrip(), width)
             lines += full
-            line += behind
+            line += spaces
     return [*lines, line.rstrip()] if line.rstrip() or not lines else lines
 
 
 def cut(text: str, width: int) -> str:
-    """The begin of a text, and three dots in one where there is more."""
+    """Return the start of a text, with an ellipsis if there is more."""
     return text if width_of(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
 
 
 def word_width(text: str) -> int:
-    """The width of the longest part of a text that is not to be folded."""
+    """Return the width of the longest part of a text that is not to be folded."""
     return max(width_of(piece.rstrip()) for piece in _PIECE.findall(text))

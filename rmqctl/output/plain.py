@@ -1,4 +1,4 @@
-"""Blocks as plain text and as Markdown, by tabulate."""
+"""Write blocks as plain text or Markdown, laid out by tabulate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADING_LINES: Final = {"plain": 1, "github": 2}
 
 
 class PlainView:
-    """Writes blocks as ``plain`` (aligned columns) or ``github`` (Markdown). Long tables go page by page."""
+    """Writer of blocks as ``plain`` (aligned columns) or ``github`` (Markdown), long tables page by page."""
 
     def __init__(self, write: Callable[[str], object], table_format: str, zone: tzinfo) -> None:
         self._write = write
@@ -75,14 +75,14 @@ class PlainView:
             self._write(f"{block.empty}\n")
 
     def _page(self, page: Page, widths: list[int]) -> None:
-        """One page, at least as wide as those before. Only the first has headings; ``widths`` is brought up to date."""
+        """Write a page, at least as wide as the pages before it, and update ``widths``. Only the first has headings."""
         headings = [column.title(humanised=False) for column in page.columns]
         rows = [[self._cell(row.get(column.key), column) for column in page.columns] for row in page.rows]
         widths[:] = [
             max(known, *(len(row[i]) for row in rows))
             for i, known in enumerate(widths or [len(heading) for heading in headings])
         ]
-        # tabulate knows no least width: a first row as wide as the pages before is laid out with the others and dropped
+        # tabulate has no least width: a first row as wide as the earlier pages is laid out too, then dropped
         ruler = [["x" * width for width in widths]] if page.number else []
         text = self._tabulate(ruler + rows, headings, page.numeric)
         if page.number:

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal, a line every few seconds otherwise with ``-v``."""
+"""Show the progress of long work: a bar on a terminal, else with ``-v`` a line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StepAside = Callable[[], None]
 
 
 class OnProgress(Protocol):
-    """Takes the bytes done so far, and what all comes to where that turns out otherwise than it was told."""
+    """A callback for the bytes done so far, and for a corrected total."""
 
     def __call__(self, done_bytes: int, /) -> None: ...
     def expect(self, total_bytes: int, /) -> None: ...
@@ -31,8 +31,10 @@ _LINE_EVERY_SECONDS: Final = 3.0
 def progress(
     label: str, total_bytes: int, *, wanted: bool, verbose: bool, color: bool = True
 ) -> Iterator[tuple[OnProgress, StepAside]]:
-    """Gives ``on_progress(done_bytes)``, which takes the bytes done so far, and what to call before a result is written
-    to the same terminal. All output goes to stderr."""
+    """Yield ``on_progress(done_bytes)``, and a function to call before a result is written to the same terminal.
+
+    All output goes to stderr.
+    """
     if wanted and sys.stderr.isatty():
         bar = _Bar(label, total_bytes, color)
         try:
@@ -60,7 +62,8 @@ class _Silence:
 class Course:
     """One bar over several pieces of work, one after the other.
 
-    ``ahead_bytes``: of the piece to come that is known from the start. A piece that begins takes the place of what the piece before has left undone.
+    ``ahead_bytes``: size of a later piece that is known from the start. A new piece starts at the bytes done so far; the
+    undone rest of the piece before it no longer counts.
     """
 
     def __init__(self, bar: OnProgress, step_aside: StepAside, ahead_bytes: int = 0) -> None:
@@ -70,7 +73,7 @@ class Course:
         self._before = self._done = 0
 
     def begin(self, total_bytes: int, *, known: bool) -> None:
-        """The next piece; ``known``: it is the one that was ahead."""
+        """Start the next piece; ``known`` if it is the one that ``ahead_bytes`` counts."""
         self._before = self._done
         if known:
             self._ahead = 0
@@ -85,7 +88,7 @@ class Course:
 
 
 class _Bar:
-    """A Rich bar that appears once the work has been silent for a while, and goes for results and when it is done."""
+    """A Rich bar that appears after a while without results, and goes for results and at the end."""
 
     def __init__(self, label: str, total_bytes: int, color: bool) -> None:
         self._label = label
@@ -99,7 +102,7 @@ class _Bar:
         if not self._is_shown:
             if time.monotonic() < self._show_at:
                 return
-            self._bar = self._bar or self._made(done_bytes)
+            self._bar = self._bar or self._new_bar(done_bytes)
             self._bar[0].start()
             self._is_shown = True
         if self._bar is not None:
@@ -113,19 +116,19 @@ class _Bar:
             bar.update(task, total=total_bytes)
 
     def step_aside(self) -> None:
-        """Let results have the terminal; the bar comes back once it is silent again."""
+        """Leave the terminal to results; the bar returns after a while without any."""
         if self._is_shown and self._bar is not None:
             self._bar[0].stop()
             self._is_shown = False
         self._show_at = time.monotonic() + _BAR_AFTER_SECONDS
 
-    def _made(self, done_bytes: int) -> tuple[Progress, TaskID]:
+    def _new_bar(self, done_bytes: int) -> tuple[Progress, TaskID]:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
         from rich.text import Text
 
         class Rate(ProgressColumn):
-            """Rich's own shows powers of 1000; every other size here is one of 1024."""
+            """The rate in powers of 1024, like every other size here; Rich's own uses powers of 1000."""
 
             def render(self, task: Task) -> Text:
                 rate = task.finished_speed or task.speed
@@ -146,7 +149,7 @@ class _Bar:
 
 
 class _Lines:
-    """A line every few seconds."""
+    """Progress as one line every few seconds."""
 
     def __init__(self, label: str, total_bytes: int) -> None:
         self._label = label

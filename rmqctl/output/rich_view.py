@@ -1,4 +1,4 @@
-"""Blocks as Rich shows them on a terminal."""
+"""Show blocks on a terminal with Rich."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class QuietConsole(Console):
 
 
 class RichView:
-    """Writes blocks with Rich. Values are text, never markup. Tables are laid out here: Rich's own may cut a number."""
+    """Writer of blocks with Rich. Values are text, never markup. It lays out tables itself: Rich may cut a number."""
 
     def __init__(self, file: IO[str], zone: tzinfo, *, color: bool, width: int | None) -> None:
         self._console = QuietConsole(
@@ -71,16 +71,16 @@ class RichView:
             self._console.print(RichText(escape_controls(title), style=_TITLE_STYLE))
 
     def _pairs(self, pairs: Sequence[tuple[Column, Any]]) -> None:
-        """Names with their values, one below the other."""
+        """Print names with their values, one pair below the other."""
         names = [column.title(humanised=True) for column, _ in pairs]
         margin = max(map(width_of, names), default=0) + GAP
         width = self._console.width
         text = RichText()
         for name, (column, value) in zip(names, pairs, strict=True):
             shown = self._cell(value, column)
-            beside = margin + word_width(shown) <= width or GAP + word_width(shown) > width
-            lead = " " * (margin if beside else GAP)
-            text.append(name, "cyan").append("" if not shown else lead[width_of(name) :] if beside else f"\n{lead}")
+            same_line = margin + word_width(shown) <= width or GAP + word_width(shown) > width
+            lead = " " * (margin if same_line else GAP)
+            text.append(name, "cyan").append("" if not shown else lead[width_of(name) :] if same_line else f"\n{lead}")
             lines = fold(shown, max(width - len(lead), 1))
             text.append(f"\n{lead}".join(lines), _style(column, shown)).append("\n")
         self._print(text)
@@ -101,11 +101,11 @@ class RichView:
             self._console.print(RichText(block.empty, style="dim"))
         elif layout is not None and len(layout.shown) < len(page.columns):
             missing = [c.title(humanised=True) for i, c in enumerate(page.columns) if i not in layout.shown]
-            told = f"left out for want of room: {', '.join(missing)} ({_ALL_SHOWN})"
-            self._console.print(RichText(told, style="dim"))
+            note = f"left out for want of room: {', '.join(missing)} ({_ALL_SHOWN})"
+            self._console.print(RichText(note, style="dim"))
 
     def _layout(self, page: Page, texts: Sequence[Sequence[str]]) -> Layout | None:
-        """Which columns are shown from this page on, and how wide, with their headings; None for records instead."""
+        """Fit the columns from this page on and print their headings; return None if rows are shown as records instead."""
         headings = [column.title(humanised=True) for column in page.columns]
         rigid = frozenset(
             i
@@ -118,7 +118,7 @@ class RichView:
         return layout
 
     def _records(self, page: Page) -> None:
-        """Rows one below the other, each with its columns' names."""
+        """Print rows as records, each value with its column's name."""
         for number, row in enumerate(page.rows):
             if number or page.number:
                 self._console.print()
@@ -140,7 +140,7 @@ class RichView:
         return cell(value, column.kind, self._zone, humanised=True)
 
     def _print(self, text: RichText) -> None:
-        """Text whose lines are as they should be."""
+        """Print text whose lines are already folded."""
         self._console.print(text, end="", soft_wrap=True)
 
 
@@ -152,29 +152,29 @@ def _heading(page: Page, layout: Layout, headings: Sequence[str], rule: str) -> 
     cells = [fold(headings[i], width, heading=True) for i, width in zip(layout.shown, layout.widths, strict=True)]
     height = max(map(len, cells))
     text = RichText()
-    for words in zip(*([""] * (height - len(one)) + one for one in cells), strict=True):
+    for words in zip(*([""] * (height - len(lines_of_cell)) + lines_of_cell for lines_of_cell in cells), strict=True):
         text.append(_line(page, layout, words), _TITLE_STYLE).append("\n")
     return text.append(rule * layout.width + "\n")
 
 
 def _lines(page: Page, layout: Layout, texts: Sequence[Sequence[str]]) -> RichText:
-    """The rows of a page. A severity is coloured."""
+    """Return the rows of a page as text, with severities coloured."""
     coloured = [n for n, i in enumerate(layout.shown) if page.columns[i].kind == "severity"]
     lines: list[str] = []
     spans: list[tuple[str, int, int]] = []
-    at = 0
+    length = 0
     for row in texts:
         cells = [
             [cut(row[i], width)] if page.columns[i].cut else fold(row[i], width)
             for i, width in zip(layout.shown, layout.widths, strict=True)
         ]
-        first = at
+        first = length
         for words in zip_longest(*cells, fillvalue=""):
             line = _line(page, layout, words)
             lines.append(line)
-            at += len(line) + 1
+            length += len(line) + 1
         for n in coloured:
-            start = first + len(_line(page, layout, [one[0] for one in cells[:n]], padded=True))
+            start = first + len(_line(page, layout, [lines_of_cell[0] for lines_of_cell in cells[:n]], padded=True))
             spans.append((_style(page.columns[layout.shown[n]], cells[n][0]), start, start + len(cells[n][0])))
     text = RichText("\n".join([*lines, ""]))
     for style, start, end in spans:
@@ -183,7 +183,7 @@ def _lines(page: Page, layout: Layout, texts: Sequence[Sequence[str]]) -> RichTe
 
 
 def _line(page: Page, layout: Layout, words: Sequence[str], *, padded: bool = False) -> str:
-    """One line of a table; numbers stand flush right. ``padded`` with the gap behind it, for what follows."""
+    """Return one line of a table, numbers flush right; with ``padded``, it ends with the gap before the next column."""
     parts = []
     for i, width, word in zip(layout.shown, layout.widths, words, strict=False):
         space = " " * (width - width_of(word))

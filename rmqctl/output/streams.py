@@ -1,4 +1,4 @@
-"""Standard streams: something to write to in any case, and nobody who reads is no fault."""
+"""Prepare the standard streams: they can always be written, and a reader that has gone is no error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from store_core.errors import FailedError
 
 _BUFFER_BYTES: Final = 1 << 16
-UNENCODABLE: Final = "rmqctl"  # the name of what writes what UTF-8 has no bytes for
-RAW_BYTES: Final = range(0xDC80, 0xDD00)  # what Python makes of bytes in names and words that are not UTF-8
+UNENCODABLE: Final = "rmqctl"  # name of the error handler for characters that UTF-8 cannot encode
+RAW_BYTES: Final = range(0xDC80, 0xDD00)  # surrogates for bytes of names and arguments that are not UTF-8
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def _replaced(error: UnicodeError) -> tuple[bytes, int]:
-    """A raw byte of a name as U+FFFD where that can be written, all else as its escape, which JSON has too."""
+    """Replace a raw byte by U+FFFD in UTF-8, any other character by its escape, also valid in JSON."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]
@@ -33,32 +33,32 @@ codecs.register_error(UNENCODABLE, _replaced)
 
 
 class _Results(io.FileIO):
-    """Standard output. What it does not take is no fault of a store's file, and says so, whenever the buffer is full."""
+    """Standard output, whose write errors name the result, so that they do not look like errors of a store's file."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            raise  # nobody reads any more, which is no fault
+            raise  # the reader has gone, which is no error
         except OSError as error:
             raise not_written(error) from error
 
 
 def not_written(error: OSError) -> FailedError:
-    """What to tell where the result cannot be written."""
+    """Return the error to raise if the result cannot be written."""
     from store_core.errors import FailedError
 
     return FailedError(f"cannot write the result: {error.strerror}", to_do="check where stdout goes")
 
 
 def prepare_streams() -> None:
-    """UTF-8 on pipes whatever the locale says, never an encoding error, and no stream that is closed."""
+    """Set stdout and stderr to UTF-8 on pipes in any locale, with no encoding errors, and replace closed ones."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:  # closed by the caller: what is written is lost, and no file opened later gets its number
+        if stream is None:  # closed by the caller: output is lost, and no file opened later gets its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # lives as long as the process
         elif stream is getattr(sys, f"__{name}__"):
-            if number == 1 and not stream.isatty():  # buffered also where Python was told not to (PYTHONUNBUFFERED)
+            if number == 1 and not stream.isatty():  # buffered even with PYTHONUNBUFFERED
                 buffered = io.BufferedWriter(_Results(number, "w", closefd=False), _BUFFER_BYTES)
                 sys.stdout = io.TextIOWrapper(buffered, encoding="utf-8", errors=UNENCODABLE, newline="\n")
             else:
@@ -66,7 +66,7 @@ def prepare_streams() -> None:
 
 
 def standard_input() -> IO[bytes]:
-    """What is piped in, as bytes. Raises FailedError where the caller has closed it: nothing is not an empty text."""
+    """Return standard input in bytes. Raises FailedError if the caller has closed it, which is not an empty text."""
     if sys.stdin is None:
         from store_core.errors import FailedError
 
@@ -75,7 +75,7 @@ def standard_input() -> IO[bytes]:
 
 
 def abandon(stream: IO[str]) -> None:
-    """Let what is still buffered go nowhere, so that the interpreter's last flush is quiet and does not fail."""
+    """Discard buffered output, so that the interpreter's last flush does not fail."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -83,7 +83,7 @@ def abandon(stream: IO[str]) -> None:
 
 
 def say(text: str) -> None:
-    """One line to stderr, with nothing in it that drives a terminal. Where nobody listens, the work goes on."""
+    """Print one line to stderr, escaped so that it cannot drive a terminal. The work continues if stderr fails."""
     from rmqctl.output.cells import escape_controls
     from store_core.errors import without_secrets
 

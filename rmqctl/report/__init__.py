@@ -1,1 +1,1 @@
-"""The loss report as one HTML page that needs nothing but itself."""
+"""Write the loss report as one self-contained HTML page."""

@@ -45,8 +45,12 @@ _POSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """For whom the page is: times in ``zone``, which is called ``zone_name``; ``arguments`` name the store on a command
-    line, ``options`` are what its plan was asked for with."""
+    """Settings of a page's reader.
+
+    * ``zone``, ``zone_name``: the zone of times, and its name
+    * ``arguments``: they name the store on a command line
+    * ``options``: the command line options of its plan
+    """
 
     zone: tzinfo = UTC
     zone_name: str = "UTC"
@@ -62,7 +66,7 @@ class Shown(NamedTuple):
 
 
 def page(report: LossReport, reader: Reader) -> str:
-    """Return the whole page. Its length is bounded whatever was lost: long lists are cut and say so."""
+    """Return the whole page. Its length is bounded whatever was lost: long lists are cut, with a note."""
     loader = PackageLoader("rmqctl.report", "")
     pages = Environment(
         autoescape=True, loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
@@ -83,7 +87,7 @@ def page(report: LossReport, reader: Reader) -> str:
     return pages.get_template("page.html.j2").render(
         report=report,
         reader=reader,
-        style=Markup(style),  # a file of ours
+        style=Markup(style),  # a file of this package, so safe as markup
         verdict=verdict(report),
         cards=cards(report),
         losses=[(_sentence(n), "not known" if v is None else v) for n, v in loss_rows(report.losses.as_json())],
@@ -94,7 +98,7 @@ def page(report: LossReport, reader: Reader) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return any value as text of the page. Text from a store may be long, contain control characters, or look like markup."""
+    """Return any value as safe text of the page. Text from a store may be long, contain control characters, or look like markup."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -147,11 +151,11 @@ def _time_span(span: TimeSpan, zone: tzinfo) -> Markup:
 
 
 def _lost_queues(queues: Sequence[QueueLoss], zone: tzinfo) -> Shown:
-    most = sorted(queues, key=lambda queue: -queue.messages)[:_MOST_QUEUES]
+    worst = sorted(queues, key=lambda queue: -queue.messages)[:_MOST_QUEUES]
     more = ""
-    if len(most) < len(queues):
-        rest = sum(q.messages for q in queues) - sum(q.messages for q in most)
-        more = f"The {len(most)} queues that lose most; {count(len(queues) - len(most), 'more queue')} with {count(rest, 'message')} in the JSON form."
+    if len(worst) < len(queues):
+        rest = sum(q.messages for q in queues) - sum(q.messages for q in worst)
+        more = f"The {len(worst)} queues that lose most; {count(len(queues) - len(worst), 'more queue')} with {count(rest, 'message')} in the JSON form."
     rows: list[tuple[object, ...]] = [
         (
             q.topic,
@@ -162,7 +166,7 @@ def _lost_queues(queues: Sequence[QueueLoss], zone: tzinfo) -> Shown:
             _time_span(q.span, zone),
             ", ".join(q.keys[:_MOST_KEYS]) + (", …" if len(q.keys) > _MOST_KEYS else ""),
         )
-        for q in sorted(most, key=lambda queue: (queue.topic, queue.queue_id))
+        for q in sorted(worst, key=lambda queue: (queue.topic, queue.queue_id))
     ]
     return Shown(rows, more)
 
@@ -180,12 +184,14 @@ def _offsets(ranges: Sequence[LostRange]) -> str:
 
 
 def _affected_groups(groups: Sequence[GroupLoss]) -> Shown:
-    most = sorted(groups, key=lambda g: (-g.missed_messages, -g.lost_messages))[:_MOST_GROUPS]
+    worst = sorted(groups, key=lambda g: (-g.missed_messages, -g.lost_messages))[:_MOST_GROUPS]
     rows: list[tuple[object, ...]] = [
         (g.group, g.topic, g.queue_id, g.offset, g.consumed_messages, g.missed_messages, _progress(g))
-        for g in sorted(most, key=lambda g: (g.group, g.topic, g.queue_id))
+        for g in sorted(worst, key=lambda g: (g.group, g.topic, g.queue_id))
     ]
-    return Shown(rows, f"{count(len(groups) - len(most), 'more row')} in the JSON form." if groups[len(most) :] else "")
+    return Shown(
+        rows, f"{count(len(groups) - len(worst), 'more row')} in the JSON form." if groups[len(worst) :] else ""
+    )
 
 
 def _progress(group: GroupLoss) -> object:
@@ -223,7 +229,7 @@ def _delays(delayed: Sequence[DelayedLoss]) -> list[tuple[object, ...]]:
 
 
 def _facts(report: LossReport, reader: Reader) -> Iterator[tuple[str, list[Any]]]:
-    """Yield what is known of the store: a name, and its lines."""
+    """Yield the facts about the store: a name, and its lines."""
     version, possible = report.broker_version, report.broker_version["possible"]
     broker = str(version["assumed"])
     if len(possible) > 1:

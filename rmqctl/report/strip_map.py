@@ -1,4 +1,4 @@
-"""Lay out the picture of the log: one strip for the whole, and one for each segment where there is something to see."""
+"""Lay out the picture of the log: a strip for the whole, and strips for its segments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmqctl.output.cells import human_size
 from rmqctl.report.words import count
 from store_core.recovery.loss_report.log_strips import BAD_KINDS, KINDS, SegmentStrip, Span, SpanKind
 
-_CELLS: Final = 400  # a strip shows so many parts at most
+_CELLS: Final = 400  # a strip has at most this many parts
 _MOST_STRIPS: Final = 40
-_LANE: Final = 16  # pixels: what the log holds
-_FATE: Final = 5  # and below it what the broker keeps
+_LANE: Final = 16  # pixels: height of the lane of the log's contents
+_FATE: Final = 5  # height of the lane below it: the parts a broker keeps
 _GAP: Final = 2
 
 LEGEND: Final[dict[SpanKind, str]] = {
@@ -47,7 +47,7 @@ class Rect(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """A strip to draw, and its text for those who cannot see it."""
+    """A strip to draw, and its text for readers who cannot see it."""
 
     label: str
     height: int
@@ -55,7 +55,7 @@ class Strip(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A segment (``name`` behind its ``zeros``), or several together without a name."""
+    """A segment (``zeros``, then ``name``), or several together without a name."""
 
     zeros: str
     name: str
@@ -114,7 +114,7 @@ def _row(strips: Sequence[SegmentStrip], cut: int | None) -> Row:
 
 
 def _summary(strips: Sequence[SegmentStrip]) -> str:
-    """Return what is wrong with segments, in a few words."""
+    """Return the faults of segments, in a few words."""
     totals: dict[SpanKind, int] = {}
     for strip in strips:
         for kind, size in strip.totals.items():
@@ -134,7 +134,7 @@ def _summary(strips: Sequence[SegmentStrip]) -> str:
 
 
 def _grouped(segments: Sequence[SegmentStrip]) -> Iterator[list[SegmentStrip]]:
-    """Yield each segment alone where there are few; else the worst ones alone, and those between them together."""
+    """Yield each segment alone if there are few; else the worst ones alone, and those between them together."""
     if len(segments) <= _MOST_STRIPS:
         yield from ([strip] for strip in segments)
         return
@@ -152,27 +152,31 @@ def _weight(strip: SegmentStrip) -> tuple[bool, int, int]:
 def _strip(spans: Sequence[Span], start: int, end: int, cut: int | None, label: str, *, lane: int = _LANE) -> Strip:
     size = max(end - start, 1)
 
-    def rect(begin: int, stop: int, css: str, y: int, height: int) -> Rect:
-        left, right = 100 * (begin - start) / size, 100 * (stop - start) / size
+    def rect(part_start: int, part_end: int, css: str, y: int, height: int) -> Rect:
+        left, right = 100 * (part_start - start) / size, 100 * (part_end - start) / size
         return Rect(css, f"{left:.2f}", f"{max(right - left, 0.05):.2f}", y, height)
 
-    rects = [rect(begin, stop, kind, 0, lane) for begin, stop, kind in _parts(spans, start, size)]
+    rects = [rect(part_start, part_end, kind, 0, lane) for part_start, part_end, kind in _parts(spans, start, size)]
     if cut is None:
         return Strip(label, lane, rects)
     used = max((span.end_phy_offset for span in spans if span.kind != "unused"), default=start)
     middle = min(max(cut, start), used)
     fates = ((start, middle, "keep"), (middle, used, "cut"))
-    rects += [rect(begin, stop, css, lane + _GAP, _FATE) for begin, stop, css in fates if begin < stop]
+    rects += [
+        rect(part_start, part_end, css, lane + _GAP, _FATE)
+        for part_start, part_end, css in fates
+        if part_start < part_end
+    ]
     return Strip(label, lane + _GAP + _FATE, rects)
 
 
 def _parts(spans: Iterable[Span], start: int, size: int) -> list[tuple[int, int, SpanKind]]:
-    """Return what to draw: near spans as one, of the worst kind they hold; bad ones last, so that they lie on top."""
+    """Return the parts to draw: near spans merged, with their worst kind; bad ones last, so that they are on top."""
     parts: list[tuple[int, int, SpanKind]] = []
     for span in spans:
         if parts and (
-            parts[-1][2] == span.kind  # a blank is mostly too thin to be seen, and only flickers
-            or (span.kind == "blank" and span.size_bytes * _CELLS < size)
+            parts[-1][2] == span.kind
+            or (span.kind == "blank" and span.size_bytes * _CELLS < size)  # too thin to be seen
         ):
             parts[-1] = (parts[-1][0], span.end_phy_offset, parts[-1][2])
             continue
@@ -184,15 +188,15 @@ def _parts(spans: Iterable[Span], start: int, size: int) -> list[tuple[int, int,
     return sorted((part for part in parts if part[2] != "unused"), key=lambda part: part[2] in BAD_KINDS)
 
 
-def _cells(begin: int, end: int, start: int, size: int) -> tuple[int, int]:
-    first = (begin - start) * _CELLS // size
-    return first, max((end - start) * _CELLS // size, first)
+def _cells(part_start: int, part_end: int, start: int, size: int) -> tuple[int, int]:
+    first = (part_start - start) * _CELLS // size
+    return first, max((part_end - start) * _CELLS // size, first)
 
 
 def _legend(segments: Sequence[SegmentStrip], cut: int | None) -> Iterator[Mark]:
-    """Yield what the colours mean, of those that the picture has."""
-    there = {kind for strip in segments for kind in strip.totals}
-    yield from (Mark(kind, words) for kind, words in LEGEND.items() if kind in there)
+    """Yield the legend of the colours in the picture."""
+    present = {kind for strip in segments for kind in strip.totals}
+    yield from (Mark(kind, words) for kind, words in LEGEND.items() if kind in present)
     if cut is not None:
         yield Mark("keep", "below: a broker would keep it", 4, _FATE)
         if any(strip.fate != "kept" for strip in segments):

@@ -1,4 +1,4 @@
-"""Say the report in words: the verdict, the headline figures, and how to go on."""
+"""Write the report in words: the verdict, the headline figures, and the next steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING: Final = "Nothing is lost."
 
 
 class Card(NamedTuple):
-    """A headline figure with what is to be known about it."""
+    """A headline figure with lines of detail."""
 
     title: str
     figure: str
@@ -24,7 +24,7 @@ class Card(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step from here: words, a command as it is typed, and words after it."""
+    """A next step: words, a command as typed, and words after it."""
 
     words: str
     command: str = ""
@@ -38,12 +38,12 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def verdict(report: LossReport) -> str:
     """Return the report in a sentence or two."""
-    said, losses = _verdict(report), report.losses
+    sentence, losses = _verdict(report), report.losses
     if not losses.begin_is_missing:
-        return said
+        return sentence
     number = losses.before_begin_messages
     missing = f"{count(number, 'message')} before the log’s first byte {'is' if number == 1 else 'are'} missing."
-    return missing if said == _NOTHING else f"{said} {missing}"
+    return missing if sentence == _NOTHING else f"{sentence} {missing}"
 
 
 def _verdict(report: LossReport) -> str:
@@ -77,7 +77,7 @@ def known_messages(report: LossReport) -> int:
 
 
 def cards(report: LossReport) -> list[Card]:
-    """Return the headline figures: a broker's start, and with a plan what it keeps and loses."""
+    """Return the headline figures of a broker's start, and with a plan, of the messages it keeps and loses."""
     kept = report.kept
     return [_broker_card(report.broker), *((_kept_card(kept), _lost_card(kept)) if kept is not None else ())]
 
@@ -148,7 +148,7 @@ def _affected_groups(loss: Loss) -> str:
 
 
 def half_messages_in_words(halves: HalfMessages) -> str:
-    """Return what becomes of transactions, as one sentence."""
+    """Return the open and lost half messages, counted, as one sentence."""
     words = []
     if halves.open_messages:
         lost = f", {halves.decision_lost:,} because the decision is lost" if halves.decision_lost else ""
@@ -162,7 +162,7 @@ def half_messages_in_words(halves: HalfMessages) -> str:
 
 
 def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence[str]) -> Iterator[Step]:
-    """Yield the steps from here, with commands as they are typed.
+    """Yield the next steps, with commands as typed.
 
     ``arguments`` name the store and its settings, ``options`` are those of the plan.
     """
@@ -185,13 +185,13 @@ def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence
         words = "Ask again what a broker would do. It must end with 0 before one is started:"
         yield Step(words, f"rmqctl recover {store} --predict")
     loss = kept.loss if kept is not None else report.broker.thrown_away
-    yield from map(Step, _who_has_to_know(loss) if loss is not None else ())
+    yield from map(Step, _people_to_inform(loss) if loss is not None else ())
     if has_work:
         words = "Something is odd, and no broker has started yet? This takes everything back:"
         yield Step(words, f"rmqctl undo {store} --apply")
 
 
-def _who_has_to_know(loss: Loss) -> Iterator[str]:
+def _people_to_inform(loss: Loss) -> Iterator[str]:
     if not loss.is_nothing:
         yield (
             "Have the producers send again what is lost: the tables name queue offsets, times and, where known, message keys."

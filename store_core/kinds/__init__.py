@@ -1,1 +1,1 @@
-"""Every finding code with its meaning and advice, a module for each letter. Codes are an interface: add to them, never change one."""
+"""List every finding code with its meaning and advice, a module for each letter. Codes are an interface: add some, never change one."""

@@ -1,4 +1,4 @@
-"""C: checkpoint."""
+"""List the codes of C: checkpoint."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KINDS: Final = (
         "C003",
         "error",
         "checkpoint ahead of the log",
-        "A time lies behind the newest record, or the queues' offset at or beyond the log's end: after a crash a broker would scan too little.",
+        "A time is after the newest record, or the queues' offset is at or beyond the log's end: after a crash a broker would scan too little.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
     Kind(
         "C004",
         "warning",
         "checkpoint not plausible",
-        "A field is negative, or lies far from anything in the log.",
+        "A field is negative, or is far from anything in the log.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
     Kind(
         "C005",
         "warning",
         "checkpoint without a time",
-        "The log or queue time is 0 although the log holds messages. A broker that is killed before its first flush leaves it so, and goes on with it; after a crash it scans the whole log (5.4 and later: at most the ten newest files), as without a checkpoint. A queue time of 0 after a clean stop is no fault where 5.5 runs: it is set with the second flush of all queues, about a minute after the start.",
+        "The log or queue time is 0 although the log holds messages. A broker killed before its first flush leaves it so, and continues with it; after a crash it scans the whole log (5.4 and later: at most the ten newest files), as without a checkpoint. A queue time of 0 after a clean stop is no fault with 5.5, which sets it at the second flush of all queues, about a minute after the start.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
 )

@@ -1,4 +1,4 @@
-"""X: exports."""
+"""List the codes of X: exports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS: Final = (
         "X001",
         "warning",
         "files of an export are gone",
-        "The manifest of an export that was added to names files that somebody has removed or changed: the messages in them are in no file any more. A later commit does not bring them back.",
-        "Put the files back, or export all anew with `--overwrite`.",
+        "The manifest of an export that was added to names files that were removed or changed: their messages are in no file any more. A later commit does not bring them back.",
+        "Restore the files, or export all again with `--overwrite`.",
     ),
 )

@@ -1,4 +1,4 @@
-"""I: index."""
+"""List the codes of I: index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: Final = (
         "I003",
         "error",
         "broken index chain",
-        "A slot or an entry points to an entry that cannot be: a chain that runs in a circle, forwards, or outside the file.",
+        "A slot or an entry points to an impossible entry: the chain runs in a circle, forwards, or outside the file.",
         REBUILD_INDEX,
     ),
     Kind(
@@ -39,14 +39,14 @@ KINDS: Final = (
         "I005",
         "error",
         "index file of the wrong length",
-        "The length fits no number of slots and entries that is known. A broker extends or cuts it silently.",
+        "The length fits no known number of slots and entries. A broker extends or cuts it silently.",
         "Name the numbers with `-c` (maxHashSlotNum, maxIndexNum), or run `rmqctl rebuild index`.",
     ),
     Kind(
         "I006",
         "warning",
         "foreign entry in the index folder",
-        "Something in index/ is no index file; brokers log and ignore a file. 5.x refuses a folder with a number for a name, once it has recovered the log and cut it.",
+        "Something in index/ is no index file; brokers log and ignore a file. 5.x refuses a folder whose name is a number, after it has recovered and cut the log.",
         "Move it out of the folder.",
     ),
     Kind(
@@ -56,27 +56,27 @@ KINDS: Final = (
         "The header's counts, times or offsets contradict the file's own entries.",
         REBUILD_INDEX,
     ),
-    Kind("I008", "info", "records behind the index", "The newest records are not indexed.", REBUILD_INDEX),
+    Kind("I008", "info", "records after the index", "The newest records are not indexed.", REBUILD_INDEX),
     Kind(
         "I009",
         "error",
         "index file cannot be read",
-        "The file is there, but the system refuses to read it: a missing permission, or a disk that fails. Its entries are in no result, or not all of them; those of other files are.",
-        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. The index follows from the log: `rmqctl rebuild index` builds it anew.",
+        "The file exists, but the system refuses to read it: a missing permission, or a failing disk. Results lack some or all of its entries, but none of other files.",
+        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. The index follows from the log: `rmqctl rebuild index` rebuilds it.",
     ),
     Kind(
         "I010",
         "warning",
         "index entry of another time",
-        "The entry's time, seconds behind its file's begin, is not the store time of its record; a broker's queries by key and time miss the record, or give it outside the time asked for.",
+        "The entry's time, seconds after its file's start, is not the store time of its record; a broker's queries by key and time miss the record, or find it in the wrong time range.",
         REBUILD_INDEX,
     ),
     Kind(
         "I011",
         "warning",
         "no index",
-        "The log holds messages, and there is no index file: a broker's queries by key find none of them. A broker that is told to keep no index (messageIndexEnable=false) makes none.",
-        "Name the broker's properties file with `-c` if it keeps no index; else run `rmqctl rebuild index` to build it anew from the log.",
+        "The log holds messages, and there is no index file: a broker's queries by key find none of them. A broker with messageIndexEnable=false makes none.",
+        "Name the broker's properties file with `-c` if it keeps no index; else run `rmqctl rebuild index` to build it from the log.",
     ),
     Kind(
         "I012",

@@ -8,8 +8,8 @@ from typing import Final, Literal
 Severity = Literal["info", "warning", "error"]
 
 RECOVER: Final = "Run `rmqctl recover` before a broker starts on this store; it shows what a broker would throw away and what can be kept."
-REBUILD_QUEUES: Final = "Run `rmqctl rebuild queues` to build the queues anew from the log."
-REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to build the index anew from the log."
+REBUILD_QUEUES: Final = "Run `rmqctl rebuild queues` to rebuild the queues from the log."
+REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to rebuild the index from the log."
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""P: progress and config files."""
+"""List the codes of P: progress and config files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ KINDS: Final = (
         "P001",
         "warning",
         "progress beyond the end of the queue",
-        "A consumer group has consumed more than there is; at the next pull it is set back.",
+        "A group's progress is beyond the last message; at the next pull it is set back.",
         "Find out whether the queue lost its tail before consumers connect.",
     ),
     Kind(
         "P002",
         "warning",
         "topic without configuration",
-        "The log or the queues know a topic that topics.json does not.",
+        "The log or the queues hold a topic that topics.json lacks.",
         "Run `rmqctl rebuild topics`.",
     ),
     Kind(
@@ -38,7 +38,7 @@ KINDS: Final = (
     Kind(
         "P005",
         "info",
-        "progress before the queue's begin",
+        "progress before the queue's start",
         "A consumer group has not consumed messages that have already expired.",
         "Nothing to do; the group will start at the queue's min.",
     ),
@@ -53,7 +53,7 @@ KINDS: Final = (
         "P007",
         "warning",
         "delay progress out of range",
-        "The delay level's progress lies outside its queue; a broker sets it to the nearest end.",
+        "The delay level's progress is outside its queue; a broker sets it to the nearest end.",
         "Nothing to do unless the queue lost its tail.",
     ),
     Kind(
@@ -61,22 +61,22 @@ KINDS: Final = (
         "info",
         "configuration is kept in RocksDB",
         "Topics, groups and progress of this store are in RocksDB databases, which this version does not read.",
-        "What topics and groups there are is told by the log and the queues alone; use mqadmin on a running broker for the rest.",
+        "Topics and groups are taken from the log and the queues alone; use mqadmin on a running broker for the rest.",
     ),
     Kind(
         "P009",
         "warning",
         "delay progress is lost",
-        "delayOffset.json is not there while delay queues hold messages: a broker takes none of them for delivered, and delivers all a second time "
-        "whose time has come. A broker killed within its first ten seconds leaves a store so, too: with `abort` there it is information.",
-        "Run `rmqctl recover`: what was delivered stands in the log a second time, and tells where each level goes on.",
+        "delayOffset.json is missing while delay queues hold messages: a broker takes none of them for delivered, and delivers all that are due "
+        "a second time. A broker killed within its first ten seconds leaves a store so, too: with `abort` it is information.",
+        "Run `rmqctl recover`: delivered messages are in the log twice, which shows where each level continues.",
     ),
     Kind(
         "P010",
         "warning",
         "config file is too large to be read here",
-        "A config file is so large that rmqctl does not read it, so that memory stays bounded. A broker may well read it; rmqctl takes it for one that is "
-        "there and good, knows nothing of what it says, and changes nothing in it.",
-        "Look at the file itself, or ask a running broker with mqadmin; remove groups and topics that nobody uses any more.",
+        "A config file is so large that rmqctl does not read it, so that memory stays bounded. A broker may well read it; rmqctl takes it for "
+        "good, ignores its contents, and changes nothing in it.",
+        "Look at the file itself, or ask a running broker with mqadmin; remove unused groups and topics.",
     ),
 )

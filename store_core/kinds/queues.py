@@ -1,4 +1,4 @@
-"""Q: queues."""
+"""List the codes of Q: queues."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ KINDS: Final = (
         "Q008",
         "error",
         "hole in a queue",
-        "Entries of size 0 with good ones behind them. A broker stops reading there and may delete the files behind.",
+        "Entries of size 0 with good ones after them. A broker stops reading there and may delete the later files.",
         REBUILD_QUEUES,
     ),
     Kind(
         "Q009",
         "warning",
-        "entries behind the end of a queue",
-        "Bytes behind the queue's end that a later start may take for entries.",
+        "entries after the end of a queue",
+        "Bytes after the queue's end that a later start may take for entries.",
         REBUILD_QUEUES,
     ),
     Kind(
@@ -77,8 +77,8 @@ KINDS: Final = (
         "The last entry is a filler: a broker takes 2 GiB for this queue's end and drops every message below it.",
         REBUILD_QUEUES,
     ),
-    Kind("Q011", "error", "queue entry beyond the log", "The entry points behind the end of the log.", REBUILD_QUEUES),
-    Kind("Q012", "error", "missing queue file", "A file of the queue's sequence is not there.", REBUILD_QUEUES),
+    Kind("Q011", "error", "queue entry beyond the log", "The entry points beyond the end of the log.", REBUILD_QUEUES),
+    Kind("Q012", "error", "missing queue file", "A file of the queue's sequence is missing.", REBUILD_QUEUES),
     Kind(
         "Q013",
         "error",
@@ -90,7 +90,7 @@ KINDS: Final = (
         "Q014",
         "info",
         "dead entry left by rmqctl",
-        "An entry that skips a lost message; the broker passes over it.",
+        "An entry in place of a lost message; a broker skips it.",
         "Nothing to do.",
     ),
     Kind(
@@ -104,60 +104,60 @@ KINDS: Final = (
         "Q016",
         "error",
         "damaged ConsumeQueueExt unit",
-        "A tags code is an address into ConsumeQueueExt, and there is no good unit.",
+        "A tags code is an address in ConsumeQueueExt that has no good unit.",
         REBUILD_QUEUES,
     ),
     Kind(
         "Q017",
         "warning",
         "queue file without an entry",
-        "A file of zeros behind the queue's end. Where it begins right at the end, every broker takes its first place for an entry at its next start: "
-        "a number is given up, and no message ever has it. Files further behind are deleted then, but three of them move the queue's end.",
+        "A file of zeros after the queue's end. If it starts right at the end, every broker takes its first place for an entry at its next start: "
+        "no message ever gets that queue offset. Files further on are deleted then, but three of them move the queue's end.",
         REBUILD_QUEUES,
     ),
     Kind(
         "Q018",
         "error",
         "queue file cannot be read",
-        "The file is there, but the system refuses to read it, or a part of it: a missing permission, or a disk that fails. What lies in it is in no result; all the rest is.",
-        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. Queues follow from the log: `rmqctl rebuild queues` builds them anew.",
+        "The file exists, but the system refuses to read it, or a part of it: a missing permission, or a failing disk. Its contents are in no result; all the rest is.",
+        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. Queues follow from the log: `rmqctl rebuild queues` rebuilds them.",
     ),
     Kind(
         "Q019",
         "warning",
         "no queue among the queues",
         "A folder of a topic or a queue whose name no broker writes: bytes that are not UTF-8, or a number like 007, whose files a broker "
-        "looks for in the folder 7. Or a file beside the folders of a topic's queues. Brokers read nothing of it, and commands that mend leave it alone. "
-        "Or a queue with a negative number: a broker's store code takes it for one, but no client can send to it or pull from it; here its messages "
-        "are read from the log alone.",
+        "looks for in the folder 7. Or a file next to the folders of a topic's queues. Brokers do not read it, and repairing commands leave it alone. "
+        "Or a queue with a negative number: a broker's store code takes it for one, but no client can send to it or pull from it; rmqctl reads its "
+        "messages from the log alone.",
         "Give the folder its right name if that is free, else move it out of the store. One with a negative number does no harm.",
     ),
     Kind(
         "Q020",
         "warning",
         "removed while it was read",
-        "The oldest files of a queue went away while a command read it, as a broker removes what has expired. What they held, and the command had not read yet, is not in its result.",
-        "Nothing is wrong with the queue. Run the command again for what is there now.",
+        "The oldest files of a queue were removed while a command read it, as a broker removes expired ones. Entries that the command had not read yet are not in its result.",
+        "Nothing is wrong with the queue. Run the command again to read the rest.",
     ),
     Kind(
         "Q021",
         "warning",
         "queue entry of another time",
-        "The store time in a batch queue's entry, or in an entry's ConsumeQueueExt unit, is not the one of its record. A broker finds messages of a batch queue by these times: a look-up by time then gives another message.",
+        "The store time in a batch queue's entry, or in an entry's ConsumeQueueExt unit, is not its record's. A broker finds messages of a batch queue by these times: a look-up by time then finds another one.",
         REBUILD_QUEUES,
     ),
     Kind(
         "Q022",
         "info",
         "light queue has expired",
-        "Records list a light topic (`%LMQ%$PARENT$LIGHT`) that has no queue, and its newest message is older than `lite.topic.expiration` of the parent topic: a broker of 5.5 takes such a queue and its progress away, and the records stay under the parent.",
+        "Records list a light topic (`%LMQ%$PARENT$LIGHT`) that has no queue, and its newest message is older than `lite.topic.expiration` of the parent topic: a 5.5 broker removes such a queue and its progress; the records stay under the parent.",
         "Nothing to do. `rebuild queues` and `recover` do not bring the queue back.",
     ),
     Kind(
         "Q030",
         "error",
         "damage in a compacted topic's log",
-        "A file below compaction/compactionLog, where a broker keeps the newest message of each key, holds something that is no record, or a record that does not match its checksum. Nothing of it is told by `check`, and no command mends it. After the commit log has expired a compacted message stands nowhere else.",
-        "Export what can be read (`rmqctl export --what compaction`). As long as the commit log has the topic's messages, a broker makes the folder anew where it is not there; else a replica has its own.",
+        "A file below compaction/compactionLog, where a broker keeps the newest message of each key, holds something that is no record, or a record that does not match its checksum. `check` does not report it, and no command repairs it. Once the commit log has expired, a compacted message is nowhere else.",
+        "Export what can be read (`rmqctl export --what compaction`). As long as the commit log has the topic's messages, a broker makes the folder again if it is missing; else a replica has its own.",
     ),
 )

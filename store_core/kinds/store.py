@@ -1,4 +1,4 @@
-"""S: store layout."""
+"""List the codes of S: store layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: Final = (
     Kind(
         "S003",
         "error",
-        "segment size cannot be told",
+        "segment size not known",
         "The files have different lengths and no configuration names the size.",
         "Name the broker's properties file with `-c`.",
     ),
@@ -26,14 +26,14 @@ KINDS: Final = (
         "S004",
         "warning",
         "unfinished rmqctl journal",
-        "An rmqctl was interrupted while it changed this store, or is still at it; or its journal cannot be read, and nobody can tell. A journal is part of the store, and is not trusted: the next command that writes finishes or rolls back only what lies in the root and the log folders that it was called with (`-s`, `--commitlog`), and refuses a journal that names any other place, a link, or a mode wider than the store's.",
-        "Run the same command again, with the same `--commitlog` for a log outside the root: it finishes or rolls back. A change that you do not know is given up with `rmqctl undo --forget ID`, which changes nothing else. Where the journal is damaged, its `kept/` holds the bytes as they were.",
+        "An rmqctl was interrupted while it changed this store, or is still changing it; or its journal cannot be read. A journal is part of the store, and is not trusted: the next command that writes finishes or rolls back only changes in the root and the log folders that it was called with (`-s`, `--commitlog`), and refuses a journal that names any other place, a link, or a mode wider than the store's.",
+        "Run the same command again, with the same `--commitlog` for a log outside the root: it finishes or rolls back. To give up a change you do not know, run `rmqctl undo --forget ID`, which changes nothing else. If the journal is damaged, its `kept/` holds the bytes as they were.",
     ),
     Kind(
         "S005",
         "warning",
         "index sizes not known",
-        "The number of slots and entries is not stored, and nothing proves it: no index file has an entry that hangs on the slot its hash asks for and whose record has the key, or files prove different numbers. Index files are not read and stay as they are; queries by key are answered from the log.",
+        "The number of slots and entries is not stored, and nothing proves it: no index file has an entry in the slot of its hash whose record has the key, or files prove different numbers. Index files are not read and stay as they are; queries by key are answered from the log.",
         "Name maxHashSlotNum and maxIndexNum with `-c` (5000000 and 20000000 unless the broker is configured otherwise), then run `rmqctl rebuild index`.",
     ),
     Kind(
@@ -47,7 +47,7 @@ KINDS: Final = (
         "S007",
         "error",
         "no log files",
-        "There is no log. A broker that starts on this deletes all queues. Not told of a store that never had a message: its checkpoint is zeros, its log folder is empty, and it has no index, no queue and no progress.",
+        "There is no log. A broker that starts on this deletes all queues. Not reported for a store that never had a message: its checkpoint is zeros, its log folder is empty, and it has no index, queue or progress.",
         "Check that the disk is mounted before a broker starts.",
     ),
     Kind(
@@ -55,20 +55,20 @@ KINDS: Final = (
         "error",
         "folder where a file should be, or the other way round",
         "An entry of the store has the wrong type.",
-        "Move it away; where it is a link to a disk that is not mounted, mount that.",
+        "Move it away; if it is a link to an unmounted disk, mount that.",
     ),
     Kind(
         "S009",
         "warning",
         "queue file size assumed",
-        "There is no queue file whose length tells the size, or as many tell another one, and no configuration names it; the default was assumed, or the larger size. A broker that is configured otherwise refuses queue files of another length.",
+        "No queue file's length shows the size, or as many show another one, and no configuration names it; the default was assumed, or the larger size. A broker that is configured otherwise refuses queue files of another length.",
         "Name the broker's properties file with `-c`, with mappedFileSizeConsumeQueue in it if it is not the default; `recover --sibling` takes the size from a copy's files.",
     ),
     Kind(
         "S010",
         "warning",
-        "log folder is not there",
-        "One of the log's folders that the configuration names does not exist: what segments it had are in no result. A broker that starts like this makes the folder anew and goes on without them.",
-        "Mount its disk before a broker starts; nothing is written meanwhile. If nothing is to be in it, make the folder or take it out of the configuration.",
+        "log folder is missing",
+        "One of the log's folders that the configuration names does not exist: its segments are in no result. A broker that starts like this makes the folder again and continues without them.",
+        "Mount its disk before a broker starts; nothing is written meanwhile. If it should be empty, make the folder or take it out of the configuration.",
     ),
 )
