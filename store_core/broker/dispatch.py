@@ -41,7 +41,7 @@ class DispatchRules:
     delays_ms: tuple[int, ...]
     batch_topics: frozenset[str]
     multi_dispatch: bool
-    lmq: bool  # a `%LMQ%…` name in a list stands for queue 0
+    lmq: bool  # a `%LMQ%…` name in a list means queue 0
     index_enabled: bool
     queue_file_size_bytes: int
     batch_queue_file_size_bytes: int
