@@ -75,7 +75,7 @@ class ExtFiles:
         return mask
 
     def _end_of_units(self, start: int) -> tuple[int, bool]:
-        """Return the end of a file's units and False, or the start of the first unit that exceeds the file and True."""
+        """Return the end of a file's units and False, or the start of a unit that exceeds the file and True."""
         at, window, data, end = start, start, b"", start + self._file_size_bytes
         while at + _SIZE.size <= end:
             if at + _SIZE.size > window + len(data):

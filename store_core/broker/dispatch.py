@@ -1,4 +1,4 @@
-"""Dispatch of accepted records to queues and index, as recovery and start do it (behaviour 6.3, 7, 9)."""
+"""Dispatch accepted records to queues and index, as recovery and start do (behaviour 6.3, 7, 9)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DispatchRules:
 
 
 class DispatchError(Exception):
-    """Raised where dispatch of the record at ``phy_offset`` throws at each attempt."""
+    """Raised if dispatch of the record at ``phy_offset`` throws at each attempt."""
 
     def __init__(self, phy_offset: int, number: str) -> None:
         super().__init__(
@@ -72,11 +72,11 @@ class EarlyDelivery:
 class Dispatcher:
     """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear.
 
-    A queue takes many rows in the time of one. Rows of sane records are kept until then: in ``known``, with the rows of earlier
-    starts, or in a cache of this dispatcher. Call ``settle`` before reading the queues.
+    Rows of sane records are collected first, as a queue takes many rows in the time of one: in ``known``, with the rows of
+    earlier starts, or in a cache of this dispatcher. Call ``settle`` before reading the queues.
 
-    ``no_folders``: paths in the store of files that take the name of a folder of queues. ``failed``: why the first queue that
-    cannot be made cannot; a broker tries for long, then flags its queues as broken, and none of them gets more entries.
+    ``no_folders``: paths in the store of files that take the name of a folder of queues. ``failed``: why a broker cannot make a
+    queue that a message needs: it tries for long, then flags its queues as broken, and none of them gets more entries.
     """
 
     behaviour: Behaviour
@@ -128,7 +128,7 @@ class Dispatcher:
         return at
 
     def dispatch_nameless(self, size_bytes: int) -> None:
-        """Dispatch a false record as 4.3.0 does: an entry for offset 0 in queue 0 of the topic without a name, and no keys."""
+        """Dispatch a false record as 4.3.0 does: an entry for offset 0 in queue 0 of the nameless topic, and no keys."""
         self.settle()
         zero = np.zeros(1, np.int64)
         if not self.failed:

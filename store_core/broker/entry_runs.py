@@ -55,11 +55,11 @@ class EntryRuns:
 
     @property
     def remembers(self) -> bool:
-        """Return True if there are few enough files to keep their runs in memory."""
+        """True if there are few enough files to keep their runs in memory."""
         return len(self._known) < _MOST_FILES
 
     def read_ahead(self, queues: Mapping[QueueKey, SegmentSequence]) -> None:
-        """Have a thread read all files of the queues, the last ones first, as the caller reads the first ones first."""
+        """Have a thread read all files of the queues, the last ones first, as the caller starts with the first."""
         files = (
             file
             for key in reversed(list(queues))

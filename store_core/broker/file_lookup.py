@@ -1,4 +1,4 @@
-"""Find the file of an offset as a broker does, by its number or else by a search of all (``MappedFileQueue``; behaviour 1.4)."""
+"""Find the file of an offset as a broker does, by number or else by a search of all (``MappedFileQueue``; behaviour 1.4)."""
 
 from __future__ import annotations
 

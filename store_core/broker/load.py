@@ -113,7 +113,7 @@ def reads_config_alike(store: Store, behaviour: Behaviour, other: Behaviour) -> 
     """Return True if two releases read the same contents of all config files, with the same reasons for errors."""
     if behaviour.timer_wheel != other.timer_wheel:
         return False
-    found = ([read_config(store, name, each) for each in (behaviour, other)] for name in _config_names(behaviour))
+    found = ([read_config(store, name, release) for release in (behaviour, other)] for name in _config_names(behaviour))
     return all(first == second and first.why == second.why for first, second in found)
 
 

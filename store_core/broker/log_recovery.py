@@ -231,10 +231,10 @@ def _scan(
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
     walking, knows_delays = rules.walk(check_crc=True), not rules.behaviour.late_delay_table
-    behind = -1 if rules.aborted else plain_to
+    known_after = -1 if rules.aborted else plain_to
     for segment in segments:
         at, end, ahead = max(begin, segment.phy_offset), segment.end_phy_offset, 0
-        known = KnownParts(dispatcher, segment, walking, end, behind, knows_delays, proven)
+        known = KnownParts(dispatcher, segment, walking, end, known_after, knows_delays, proven)
         walk_from = partial(_walk, store, segment, walking, end, plain_to, proven)
         while True:
             scan = DispatchWalk(walk_from, known, at)

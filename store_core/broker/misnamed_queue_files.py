@@ -1,4 +1,4 @@
-"""Read queue files as a broker does if their names are not multiples of the file size or not in its format (behaviour 2, 11.3)."""
+"""Read queue files with names off the grid of file sizes, or not in a broker's format, as it does (behaviour 2, 11.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find ranges of plain records by the kernel's walk over a segment's file, in the caller or in a thread ahead of it.
+"""Find ranges of plain records by the kernel's walk over a segment's file, in the caller or ahead in a thread.
 
 After a clean stop a start only checks that the records of the newest segments are valid, and it scans these in any case. So
 ``reading_ahead`` walks them in a thread while the program still loads modules and reads the queues. The results go to

@@ -116,7 +116,7 @@ class QueueState:
         return self._ext is not None
 
     def reaches(self, position: int, entries: Entries) -> Mask:
-        """Return the mask of the ``entries`` of a file from ``position`` on that a consumer reaches if it asks for every number."""
+        """Return the mask of ``entries``, of a file from ``position`` on, that a consumer of every number reaches."""
         if self._ext is None or not len(entries):
             return np.ones(len(entries), np.bool_)
         end = position + len(entries) * self.entry_size_bytes
@@ -207,7 +207,7 @@ class QueueState:
         return *state, *from_files, self._appended_at, self._appended_in, self._appended.digest()
 
     def plain_run(self, start: int) -> EntryRun | None:
-        """Return the run of the file at ``start`` if it is known and the file is as it was found, else None."""
+        """Return the run of the file at ``start`` if it is known and the file unchanged, else None."""
         if self._runs is None or self._appended_at is not None or start not in self._as_found:
             return None
         if self._off_grid is not None:
@@ -279,14 +279,14 @@ class QueueState:
     def _cut_files(self, file: int, used_bytes: int) -> None:
         """Drop files after the used bytes of one; each file that contains that end, by its name, is cut there."""
         size, end = self.file_size_bytes, self.name_of(file) + used_bytes
-        gone = {start for start in self.starts if self.name_of(start) > end}
-        self.deleted += [self.name_of(start) for start in self.starts if start in gone]
-        self._as_found -= gone
-        self.starts = [start for start in self.starts if start not in gone]
+        dropped = {start for start in self.starts if self.name_of(start) > end}
+        self.deleted += [self.name_of(start) for start in self.starts if start in dropped]
+        self._as_found -= dropped
+        self.starts = [start for start in self.starts if start not in dropped]
         if self.starts:
             cut = {start: end % size for start in self.starts if self.name_of(start) + size > end}
             self._in_last_file = cut.pop(self.starts[-1], size)
-            self._cut |= cut  # where files lie over each other
+            self._cut |= cut  # where files overlap
 
     def _recovered(self) -> None:
         """Do nothing; batch queues find their numbers here."""
@@ -487,9 +487,9 @@ class QueueState:
                 return
 
     def _min_is_known(self, log_min: int) -> bool:
-        """Return True if the min is the start of the first file, and its first and the queue's last entry are in the log.
+        """Return True if the min is the first file's start and stays there, by the known runs.
 
-        Then the min does not move. False also if a run of these files is not known.
+        It stays if that file's first entry and the queue's last entry point into the log. False if a run is not known.
         """
         first, last = self.plain_run(self.starts[0]), self.plain_run(self.starts[-1])
         if first is None or last is None or self.min_position != self.starts[0]:

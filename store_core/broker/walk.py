@@ -107,7 +107,7 @@ class SegmentWalk:
 
     @property
     def _has_plain_part(self) -> bool:
-        """True if the kernel may read the file itself, up to the first frame that is not plain, and it pays."""
+        """True if it pays that the kernel reads the file itself, up to the first frame that is not plain."""
         return (
             self.end >= 0
             and self._log.is_plain(self._segment)

@@ -254,7 +254,7 @@ class _QueueCheck:
         return phy_offset[drifted]
 
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
-        """Report entries beyond the end of the log: only as info at a torn tail after a crash, or if a live log has grown."""
+        """Report entries beyond the end of the log; as info if the next start cuts them or a live log has grown."""
         is_torn = is_tail and self.undispatched_from is not None and log_reaches(self.store, phy_offset, live=self.live)
         text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)

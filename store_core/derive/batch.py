@@ -65,7 +65,7 @@ class BatchQueueBuilder:
             )
 
     def _expired(self, key: QueueKey) -> tuple[int, NDArray[Any]]:
-        """Return the number of the first place to write, and the entries of expired records to carry over from there on."""
+        """Return the number of the first place to write, and the entries of expired records to carry over there."""
         carried = np.empty(0, _ENTRY.dtype)
         files = self._existing.get(key)
         if files is None or not files.segments or not self._log_min:
@@ -75,8 +75,8 @@ class BatchQueueBuilder:
         for segment in files.segments:
             data = files.read(segment.phy_offset, segment.size_bytes)
             entries = np.frombuffer(data, _ENTRY.dtype, len(data) // _ENTRY.size_bytes)
-            gone = (entries["size_bytes"] > 0) & (entries["phy_offset"] < self._log_min)
-            count = int(np.argmin(gone)) if not gone.all() else len(gone)
+            is_expired = (entries["size_bytes"] > 0) & (entries["phy_offset"] < self._log_min)
+            count = int(np.argmin(is_expired)) if not is_expired.all() else len(is_expired)
             slot = segment.phy_offset // _ENTRY.size_bytes
             first, carried = slot, entries[:count]
             if count < per_file:

@@ -230,7 +230,7 @@ class Dispatcher:
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
     def _entered(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
-        """Return those light queues of a record, of a topic whose lists do not count, that have an entry for it already."""
+        """Return the light queues of a record that already have an entry for it, for topics whose lists do not count."""
         found = []
         for name, number in light_queues(parse_properties(raw_properties)):
             key = light_key(name, queue_id, lmq=self.rules.lmq)

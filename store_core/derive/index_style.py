@@ -84,7 +84,7 @@ def _counts_every_put(store: Store, path: Path, header: bytes, slots: int, last:
 
 
 def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:
-    """Return True if one of the newest entries is of a tag of its record and of none of its keys."""
+    """Return True if one of the newest entries is of its record's tag and of none of its keys."""
     first = max(last - _SAMPLES, 1)
     return any(has for _, has in _tagged_records(store, path, slots, first, last + 1 - first))
 

@@ -185,9 +185,9 @@ def _from_queue_entries(
 
 
 def _continues_after(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
-    """Return True if a later piece continues where the queue ended before this piece, so that this one is no new start.
+    """Return True if a later piece continues where the queue ended before ``piece``, which is then no new start.
 
-    A later piece belongs to the new start if the messages missing between them fit in the bytes between them.
+    A later piece belongs to a new start if the messages missing between them fit in the bytes between them.
     """
     last_begun = piece
     for later in ahead:

@@ -83,7 +83,7 @@ class PackedRows(Closing):
         return Run(ids, counts, self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
 
     def read(self, run: Run, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Yield rows [start, stop) of one queue's items, in order, in chunks of up to READ_ROWS plus the rows of a run."""
+        """Yield rows [start, stop) of one queue's items in order, in chunks of at most READ_ROWS plus a run's rows."""
         return (unpack_rows(packed, rows)[wanted] for packed, rows, wanted in self._packed(run, start, stop))
 
     def entries(self, run: Run, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
@@ -289,7 +289,7 @@ class RowsByQueue(Closing):
         return next(self.rows(key, number, number + 1))[0]
 
     def entries(self, key: QueueKey, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """Yield the rows of a queue that has rows as entries of an ordinary queue's files, u8[n, 20], by the chunk."""
+        """Yield the rows as entries of an ordinary queue's files, u8[n, 20], by the chunk, of a queue that has rows."""
         return self._rows.entries(self._ids[key], start, stop)
 
     def stretches(self, key: QueueKey) -> Iterator[Stretches]:

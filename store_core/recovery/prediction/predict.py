@@ -1,4 +1,4 @@
-"""Predict what a broker does to a store at its next start, for one release or for all that may have written it."""
+"""Predict what a broker's next start does to a store, for one release or for all that may have written it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def predict(
 
 
 def _takes_same_path(store: Store, start: Watched, behaviour: Behaviour) -> bool:
-    """Return True if a release takes the path of a simulated start: it has the same values of all fields that the start read.
+    """Return True if a release has the same values of all fields that a simulated start read, and so takes its path.
 
     A start reads the config readers for every file, so different ones count only if they read a file differently.
     """
