@@ -1,1 +1,1 @@
-"""What a broker of a version does, as tables whose columns are versions."""
+"""Predict what a release of the broker does at its start."""

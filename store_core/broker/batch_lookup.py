@@ -1,6 +1,6 @@
-"""Which entries of a batch queue a broker finds that is asked for a message by its number: it looks for it by halves (6.6).
+"""Find the entries of a batch queue that a broker's binary search for a message number can reach (6.6).
 
-Where the numbers rise all are found. An entry whose number is damaged hides others: the search turns to the wrong side of it.
+Where the numbers rise, the search reaches all. An entry whose number is damaged hides others: the search turns to its wrong side.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ _HIGHEST: Final = (1 << 63) - 1
 
 
 class BatchLookup:
-    """The files of a queue, from which one is chosen by its first number. ``numbers_of``: the first message's number of each entry
-    of the file that starts at a position. ``firsts``: the first of these, for each file that holds entries, in order;
-    ``newest`` of all files is looked at before the others. ``asked``: the numbers that consumers ask for.
+    """The files of a queue, from which the broker chooses one by its first number.
+
+    Args:
+        numbers_of: returns the number of the first message of each entry of the file that starts at a position.
+        firsts: the first of these numbers for each file that holds entries, in order.
+        newest: the start of the newest file, which the broker looks at before the others.
+        asked: the numbers that consumers ask for.
     """
 
     def __init__(self, numbers_of: Callable[[int], Ints], firsts: Mapping[int, int], newest: int, asked: range) -> None:
@@ -29,7 +33,7 @@ class BatchLookup:
         self._asked = asked
         self._ranges: dict[int, range] = {}
         self._found: dict[int, Mask | None] = {}
-        by_first = {first: start for start, first in firsts.items()}  # of two with one number the later counts
+        by_first = {first: start for start, first in firsts.items()}  # of equal numbers the later file counts
         rising = [*sorted(by_first), _HIGHEST]
         for first, end in pairwise(rising):
             start = by_first[first]
@@ -39,24 +43,24 @@ class BatchLookup:
                 self._ranges[start] = range(first, min(end, firsts.get(newest, _HIGHEST)))
 
     def found(self, start: int) -> Mask | None:
-        """Mask of the entries of the file at ``start`` that are found; None where all are."""
+        """Return the mask of the entries of the file at ``start`` that are found, or None if all are."""
         if start not in self._found:
-            told = self._ranges.get(start, range(0))
-            asked = range(max(told.start, self._asked.start), min(told.stop, self._asked.stop))
+            searched = self._ranges.get(start, range(0))
+            asked = range(max(searched.start, self._asked.start), min(searched.stop, self._asked.stop))
             mask = found_by_halves(self._numbers_of(start), asked)
             self._found[start] = None if mask.all() else mask
         return self._found[start]
 
 
 def found_by_halves(numbers: Ints, asked: range) -> Mask:
-    """Mask[n] of the entries, with these first numbers[n], that a search for one of the numbers ``asked`` ends at."""
+    """Return mask[n] of the entries, with first ``numbers``[n], at which a search for a number of ``asked`` ends."""
     if len(numbers) and bool((numbers[1:] > numbers[:-1]).all()):
         ends = np.minimum(np.append(numbers[1:], _HIGHEST), asked.stop)
         rising: Mask = np.maximum(numbers, asked.start) < ends
         return rising
     found = np.zeros(len(numbers), np.bool_)
     last = len(numbers) - 1
-    # All searches at once, step by step: those for numbers of [low, high) look at the entries from left to right.
+    # All searches run at once: a column of ``steps`` is the searches for [low, high) among the entries left to right.
     steps = np.array([[0], [last], [asked.start], [asked.stop]], np.int64)
     while steps.size:
         left, right, low, high = steps = steps[:, (steps[0] <= steps[1]) & (steps[2] < steps[3])]

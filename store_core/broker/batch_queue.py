@@ -1,4 +1,4 @@
-"""One batch queue as a broker has it in memory: its entries tell their numbers, and a message is looked for by halves (7, 11.3)."""
+"""Model a batch queue as a broker has it in memory; its entries contain their numbers, found by binary search (7, 11.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BatchQueueState(QueueState):
-    """A queue of 46-byte entries: an entry's place says nothing of its numbers, which stand in it (store format 6.6)."""
+    """A queue of 46-byte entries, which contain their numbers: the position does not give them (store format 6.6)."""
 
     layout = layout.BATCH_ENTRY
 
@@ -45,7 +45,7 @@ class BatchQueueState(QueueState):
     ) -> BatchQueueState:
         """Return a queue over files as they are loaded.
 
-        A broker reads them in their turn, whatever their names: where these do not follow each other, the turn tells the position.
+        A broker reads them in order, whatever their names: where the names do not follow each other, the order gives the position.
         """
         names = [file.phy_offset for file in files]
         if off_grid(found, files, file_size_bytes) is None:
@@ -59,7 +59,7 @@ class BatchQueueState(QueueState):
     def name_of(self, start: int) -> int:
         if self._names is None:
             return start
-        if start not in self._names:  # a file made since
+        if start not in self._names:  # the start made this file
             last = max(self._names)
             self._names[start] = self._names[last] + start - last
         return self._names[start]
@@ -72,7 +72,7 @@ class BatchQueueState(QueueState):
         return np.frombuffer(data, self.layout.dtype, whole, start - file)
 
     def truncate(self, phy_offset: int) -> None:
-        """As any queue; where files lie over each other, entries may have been written across those of the file."""
+        """Truncate as any queue; where files overlap, keep the bytes of entries appended across the file's own."""
         last, at = self.starts[-1] if self.starts else 0, self._appended_at
         if at is not None and self._appended_in == last and (at - last) % self.entry_size_bytes:
             added = super().entries(at, at + len(self._appended) * self.entry_size_bytes).tobytes()
@@ -93,7 +93,7 @@ class BatchQueueState(QueueState):
         return self._max_offset
 
     def _good_run(self, entries: Entries, *, below: int = ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
-        """Numbers that can not be end it, too."""
+        """Return the good run, which an impossible number ends too."""
         numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] > 0)
         count = len(numbered) if numbered.all() else int(np.argmin(numbered))
         return super()._good_run(entries[:count], below=below, highest=highest, room=room)
@@ -102,7 +102,7 @@ class BatchQueueState(QueueState):
         return int(entry["phy_offset"])
 
     def _recovered(self) -> None:
-        """First and last entry tell min and max; a last file without entries leaves it to the one before."""
+        """Set min from the first entry and max from the last; if the last file has no entry, from the file before it."""
         self._lookup = None
         self._min_offset, self._max_offset = -1, 0
         if not self.starts:
@@ -121,7 +121,7 @@ class BatchQueueState(QueueState):
         return True
 
     def reaches(self, position: int, entries: Entries) -> Mask:
-        """Those that a search for one of the numbers from min to max ends at."""
+        """Return the mask of the entries at which a search for a number from min to max ends."""
         if self._lookup is None:
             width = self.entry_size_bytes
             firsts = {start: self._first_number(start) for start in self.starts if self.written_in(start) >= width}
@@ -135,18 +135,18 @@ class BatchQueueState(QueueState):
         return mask[first : first + len(entries)]
 
     def _numbers(self, start: int) -> Ints:
-        """The first message's number of each entry of a file."""
+        """Return the number of the first message of each entry of a file."""
         return self.entries(start, start + self.written_in(start))["queue_offset"].astype(np.int64)
 
     def _first_number(self, start: int) -> int:
         return int(self.entries(start, start + self.entry_size_bytes)["queue_offset"][0])
 
     def put_batches(self, entries: Entries) -> None:
-        """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
+        """Append whole entries in the order of dispatch; skip repeats, which lie at or before the queue's end."""
         phy_offset = entries["phy_offset"]
         numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] >= 0)
-        ends = np.maximum.accumulate(np.where(numbered, phy_offset, -1))  # behind each of them
-        entries = entries[numbered & (phy_offset > np.maximum(np.r_[-1, ends[:-1]], self.end_phy_offset))]
+        ends_so_far = np.maximum.accumulate(np.where(numbered, phy_offset, -1))  # the end after each entry
+        entries = entries[numbered & (phy_offset > np.maximum(np.r_[-1, ends_so_far[:-1]], self.end_phy_offset))]
         if len(entries):
             if not self.starts:
                 self.starts.append(0)
@@ -169,5 +169,5 @@ class BatchQueueState(QueueState):
 
 
 def _next_queue_offset(entry: Any) -> int:
-    """The number that follows an entry's last message, as Java adds: behind the largest number comes the lowest."""
+    """Return the number after an entry's last message, as Java adds: after the largest number comes the lowest."""
     return c_int64(int(entry["queue_offset"]) + int(entry["batch_size"])).value

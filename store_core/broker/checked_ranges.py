@@ -1,7 +1,7 @@
-"""What was found sane on the way, so that the start of another release need not read it again: stretches of the log, queue files.
+"""Keep which ranges of the log and which queue files a start found sane, so that other releases skip them.
 
-Plain is a record that every release takes for one, whatever it checks: whole, its checksum right, where it says it lies, of
-the first format, with hosts of version 4.
+A record is plain if every release accepts it, whatever it checks: it is whole, its checksum is right, it lies at its own
+physical offset, its format is the first, and its hosts are IPv4.
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment
 
 _V6_HOSTS = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
-_Key = tuple[int, bool, bool]  # segment, checksums looked at, formats looked at
+_Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 
 
 @dataclass(slots=True)
 class CheckedRanges:
-    """Where plain records end, window by window, from a segment's start on. For one log that nobody changes meanwhile.
+    """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
 
-    ``ahead``: a thread that walks over segments meanwhile, with checksums. ``runs``: what the queue files hold. ``rows``:
-    what was dispatched.
+    ``ahead``: a thread that walks segments meanwhile, with checksums. ``runs``: the contents of queue files. ``rows``:
+    the dispatched rows.
     """
 
     ahead: WalkAhead | None = None
     runs: EntryRuns | None = None
     rows: DispatchedRows | None = None
-    buffers: Buffers = field(default_factory=Buffers)  # that the walk over one segment leaves to the next one's
+    buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
     def add(self, segment: Segment, table: FrameTable, *, check_crc: bool) -> None:
-        """A table of the walk over a segment, with or without checksums: its plain rows up to the first other one."""
+        """Add the plain rows at the start of a table from a walk with or without checksums."""
         is_plain = table.own_phy_offset == table.phy_offset
         if not table.is_good:
             is_plain &= (table.kind == int(FrameKind.MESSAGE)) & (table.code == int(FrameCode.OK))
-        self._go_on((segment.phy_offset, check_crc, False), table, is_plain)
+        self._extend((segment.phy_offset, check_crc, False), table, is_plain)
         is_plain &= (table.magic == record.MAGIC_V1) & ((table.sys_flag & _V6_HOSTS) == 0)
-        self._go_on((segment.phy_offset, check_crc, True), table, is_plain)
+        self._extend((segment.phy_offset, check_crc, True), table, is_plain)
 
     def add_run(self, segment: Segment, start: int, end: int, *, check_crc: bool) -> None:
-        """Plain records [start, end) whose formats nobody has looked at."""
+        """Add plain records [start, end) whose formats are not checked."""
         ends = self._ends.setdefault((segment.phy_offset, check_crc, False), [segment.phy_offset])
         if start == ends[-1] < end:
             ends.append(end)
 
-    def _go_on(self, key: _Key, table: FrameTable, is_plain: NDArray[np.bool_]) -> None:
-        """What follows from what is known already counts."""
+    def _extend(self, key: _Key, table: FrameTable, is_plain: NDArray[np.bool_]) -> None:
+        """Extend the known range by the plain rows of ``table`` if they follow it."""
         count = len(is_plain) if is_plain.all() else int(is_plain.argmin())
         ends = self._ends.setdefault(key, [key[0]])
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
 
     def checked_end(self, segment: Segment) -> int:
-        """How far from a segment's start on checksums are known to be right."""
+        """Return the end of the range from a segment's start in which all checksums are known to be right."""
         return max(self._ends.get((segment.phy_offset, True, old), [-1])[-1] for old in (False, True))
 
     def expect(self, segments: Sequence[Segment]) -> None:
-        """A scan will come to these."""
+        """Have the thread walk these segments, which a scan will need."""
         if self.ahead is not None:
             self.ahead.want(segments)
 
     def passed(self, segment: Segment, at: int, limit: int, check: CheckRules) -> Iterator[int]:
-        """As ``end``, again and again while a thread gets on in this segment."""
+        """Yield ``end`` again for each step of the thread that walks this segment, and once more at its end."""
         start = segment.phy_offset
         if self.ahead is not None and at == start < limit and check.reads_v2 and check.reads_v6_hosts:
             for end in self.ahead.found(segment):
@@ -88,12 +88,12 @@ class CheckedRanges:
         yield self.end(segment, at, limit, check)
 
     def end(self, segment: Segment, at: int, limit: int, check: CheckRules) -> int:
-        """How far a walk from ``at`` need not look, at most to ``limit``; ``at`` where nothing is known."""
+        """Return the offset up to which a walk from ``at`` may skip, at most ``limit``; ``at`` if nothing is known."""
         if check.verify_property_crc or at != segment.phy_offset:
             return at
         formats = not (check.reads_v2 and check.reads_v6_hosts)
-        asked = ((segment.phy_offset, crc, old) for crc in {check.check_crc, True} for old in {formats, True})
-        return max((_last(self._ends.get(key, []), limit, at) for key in asked), default=at)
+        keys = ((segment.phy_offset, crc, old) for crc in {check.check_crc, True} for old in {formats, True})
+        return max((_last(self._ends.get(key, []), limit, at) for key in keys), default=at)
 
 
 def _last(ends: list[int], limit: int, at: int) -> int:

@@ -1,4 +1,4 @@
-"""A JSON config file as a broker comes to it: the file, its ``.bak``, nothing, or a load that fails (behaviour 1.1)."""
+"""Load a JSON config file as a broker does: the file, its ``.bak``, nothing, or a failed load (behaviour 1.1)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ DELAY_PROGRESS: Final = "delayOffset.json"
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A JSON config file as a broker comes to it. ``unusable``: the broker fails to load it.
+    """The value that a broker loads from a JSON config file. ``unusable``: the broker fails to load it.
 
-    ``why``: what is wrong in a file that is JSON; "" where it is none, or nothing is wrong.
+    ``why``: the error in a file that is JSON; "" if the file is not JSON or has no error.
     """
 
     value: Any = None
@@ -43,10 +43,16 @@ class ConfigFile:
 
 
 def read_config(store: Store, name: str, behaviour: Behaviour | None = None) -> ConfigFile:
-    """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too.
+    """Read a config file in a broker's order.
 
-    ``behaviour``: the release that loads it, which may fail over values of a wrong type; None asks whether it is JSON. Nothing,
-    too, where a file is too large for us: it counts as one that a broker reads. A folder is a file that it fails to read.
+    * The main file.
+    * Its ``.bak`` if the main file is missing, empty or damaged.
+    * No value if both are missing or empty, or if a file is larger than this module reads: a broker may load that.
+
+    A folder counts as a file that a broker fails to read.
+
+    Args:
+        behaviour: the release that loads it, which may refuse values of a wrong type; None only checks that it is JSON.
     """
     path = store.root / paths.CONFIG / name
     main = _read(store, path, behaviour)
@@ -62,7 +68,7 @@ def read_config(store: Store, name: str, behaviour: Behaviour | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """One of the two files: its value if it loads, and why not where it is JSON."""
+    """One of the two files: its value if it loads, else the reason if it is JSON."""
 
     value: Any = None
     loads: bool = False
@@ -89,7 +95,7 @@ def _read(store: Store, path: Path, behaviour: Behaviour | None) -> _Text:
 
 
 def is_full_folder(store: Store, name: str) -> bool:
-    """Whether a folder stands for a config file that a broker cannot delete."""
+    """Return True if a config file's name is a folder with contents, which a broker cannot delete."""
     path = store.root / paths.CONFIG / name
     try:
         return path.is_dir() and not path.is_symlink() and bool(names_of(path))

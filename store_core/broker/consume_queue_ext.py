@@ -1,7 +1,7 @@
-"""The further files for the tags of a queue as a broker has them in memory (behaviour 2, step 8; store format 6.5).
+"""Model the ext files of a queue as a broker has them in memory (behaviour 2, step 8; store format 6.5).
 
-A unit says how long its filter is, and a broker reads that much without looking how much there is. Where there is less, reading
-throws: at the unit that the queue's newest address tells, loading fails; at others, pulls of that message.
+A unit has the length of its filter, and a broker reads that many bytes without a check that they exist. If they do not, reading
+throws: loading fails if it is the unit at the queue's newest address, else pulls of that message fail.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Mask = NDArray[np.bool_]
 _UNIT: Final = layout.EXT_UNIT
 _SIZE: Final = _UNIT.field_struct("size_bytes")
 _WINDOW_BYTES: Final = 1 << 20
-_SIGN: Final = np.uint64(1 << 63)  # what an address has and an offset has not
+_SIGN: Final = np.uint64(1 << 63)  # set in an address, not in an offset
 
 
 class ExtFiles:
-    """Files of units, which are whole once they have been recovered. ``name``: of the folder, for people."""
+    """The ext files of a queue, whose units are whole once they are recovered. ``name``: the folder's, for messages."""
 
     def __init__(self, name: str, found: SegmentSequence, segments: list[Segment], file_size_bytes: int) -> None:
-        self.end = segments[-1].phy_offset + file_size_bytes if segments else 0  # behind the last unit
+        self.end = segments[-1].phy_offset + file_size_bytes if segments else 0  # after the last unit
         self._name = name
         self._found = found
         self._starts = [segment.phy_offset for segment in segments]
         self._file_size_bytes = file_size_bytes
 
     def recover(self, newest_address: int | None) -> str:
-        """Find the end behind the newest unit that the queue knows; why that fails, or ""."""
+        """Find the end of the newest unit that the queue has an address of; return why that fails, or ""."""
         for start in self._starts:
             end, is_torn = self._end_of_units(start)
             if is_torn:
@@ -57,25 +57,25 @@ class ExtFiles:
         return ""
 
     def grow(self, units: int) -> None:
-        """Units without a filter are written behind the others: one for each message that is dispatched, repeats as well."""
+        """Append units without a filter: the broker writes one for each dispatched message, also for repeats."""
         if self._starts:
             self.end = min(self.end + units * _UNIT.size_bytes, self._starts[-1] + self._file_size_bytes)
 
     def throws(self, tags_codes: Ints) -> Mask:
-        """Mask of the tags codes that are addresses of units at which reading throws."""
+        """Return the mask of the tags codes that are addresses of units at which reading throws."""
         mask = np.zeros(len(tags_codes), np.bool_)
         at = np.flatnonzero(tags_codes <= layout.EXT_MAX_ADDRESS)
         places, ends = self._places(tags_codes[at])
-        left = ends - places
-        is_read = left >= _SIZE.size
-        at, places, left = at[is_read], places[is_read], left[is_read]
+        left_bytes = ends - places
+        is_read = left_bytes >= _SIZE.size
+        at, places, left_bytes = at[is_read], places[is_read], left_bytes[is_read]
         filters = self._shorts(places + _UNIT.offset_of("bitmap_length"))
-        behind = left - _UNIT.size_bytes
-        mask[at] = (self._shorts(places) > 0) & ((behind < 0) | (filters > behind))
+        room_bytes = left_bytes - _UNIT.size_bytes
+        mask[at] = (self._shorts(places) > 0) & ((room_bytes < 0) | (filters > room_bytes))
         return mask
 
     def _end_of_units(self, start: int) -> tuple[int, bool]:
-        """Where the units of a file end, or the first one begins that reaches behind its end, and whether that is so."""
+        """Return the end of a file's units and False, or the start of a unit that exceeds the file and True."""
         at, window, data, end = start, start, b"", start + self._file_size_bytes
         while at + _SIZE.size <= end:
             if at + _SIZE.size > window + len(data):
@@ -89,23 +89,23 @@ class ExtFiles:
         return at, True
 
     def _cut(self, end: int) -> None:
-        """Files behind ``end`` go."""
+        """Drop files that start after ``end``."""
         self._starts = [start for start in self._starts if start <= end]
         self.end = end if self._starts else 0
 
     def _places(self, addresses: Ints) -> tuple[Ints, Ints]:
-        """Where units lie, and what can be read from there on ends; at their end where there is no such file."""
+        """Return the positions of units and the ends of the bytes readable from them; both are equal if no file has it."""
         places = (addresses.view(np.uint64) ^ _SIGN).astype(np.int64)
         if not self._starts:
             return places, places
         starts = np.array(self._starts, np.int64)
-        places = np.where((places == 0) & (starts[0] > 0), starts[0], places)  # looked for in the first file then
+        places = np.where((places == 0) & (starts[0] > 0), starts[0], places)  # looked for in the first file
         number = np.searchsorted(starts, places, "right") - 1
         ends = np.minimum(starts[number] + self._file_size_bytes, self.end)
         return places, np.where((number >= 0) & (places < ends), ends, places)
 
     def _shorts(self, places: Ints) -> Ints:
-        """The number of two bytes at each place."""
+        """Return the two-byte integer at each place."""
         out = np.zeros(len(places), np.int64)
         blocks = places // _WINDOW_BYTES
         order = np.argsort(blocks, kind="stable")

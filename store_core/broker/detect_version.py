@@ -1,4 +1,4 @@
-"""Which releases may have written a store, by what they leave in it (store format, section 0)."""
+"""Detect which releases may have written a store, by the traces they leave in it (store format, section 0)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FIRST, _LAST = RELEASES[0], RELEASES[-1]
 _BEFORE_5: Final = Version(4, 9, 8)
 _V: Final = Version
-_TAIL_RECORDS: Final = 256  # newest records that are looked at
+_TAIL_RECORDS: Final = 256  # newest records that are read
 _TAIL_BYTES: Final = 1 << 20
 _SPREAD_MAP: Final = re.compile(rb"\{\s*\n\s*-?\d+\s*:")
 _TIGHT_MAP: Final = re.compile(rb"\{-?\d+\s*:")
@@ -30,7 +30,7 @@ _MAX_TEXT_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One trace: releases ``first`` to ``last`` leave it, or several such ranges. ``of_last_run``: by whoever ran last."""
+    """A trace in the store and the ranges of releases that leave it. ``of_last_run``: the last broker run left it."""
 
     what: str
     ranges: tuple[tuple[Version, Version], ...]
@@ -42,7 +42,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Releases that may have written the store last, oldest first, and the traces that tell."""
+    """Releases that may have written the store last, oldest first, and the traces that show it."""
 
     possible: tuple[Version, ...]
     evidence: tuple[str, ...]
@@ -52,20 +52,20 @@ class Evidence:
 
 
 def evidence_of(store: Store) -> Evidence:
-    """Intersect what the traces allow; what an older broker left in an upgraded store gives way to what the last one left."""
+    """Intersect the releases that the traces allow; traces of the last run prevail over those of older brokers."""
     marks = [*_file_marks(store), *_config_marks(store), *_checkpoint_marks(store), *_record_marks(store)]
     marks.sort(key=lambda mark: not mark.of_last_run)
     possible = RELEASES
-    told = []
+    evidence = []
     for mark in marks:
-        left = tuple(version for version in possible if mark.allows(version))
-        if not left:
-            told.append(f"{mark.what} (contradicts the others, not counted)")
+        remaining = tuple(version for version in possible if mark.allows(version))
+        if not remaining:
+            evidence.append(f"{mark.what} (contradicts the others, not counted)")
             continue
-        if left != possible:
-            possible = left
-        told.append(mark.what)
-    return Evidence(possible, tuple(told) or ("nothing in the store tells",))
+        if remaining != possible:
+            possible = remaining
+        evidence.append(mark.what)
+    return Evidence(possible, tuple(evidence) or ("nothing in the store tells",))
 
 
 def _since(what: str, first: Version, *, of_last_run: bool = True) -> Mark:
@@ -78,7 +78,7 @@ def _until(what: str, last: Version, text: str) -> Mark:
 
 # -- files ----------------------------------------------------------------------------------------------------------
 
-# A file or folder that only releases from a first one on make.
+# Files and folders with the first release that makes them.
 _FILES: Final = (
     (paths.ABORT_BAK, _V(5, 0, 0)),
     (paths.TIMERWHEEL, _V(5, 0, 0)),
@@ -106,7 +106,7 @@ def _file_marks(store: Store) -> Iterator[Mark]:
         yield _since("a process id in abort", _V(5, 0, 0))
     if store.queues_in_rocksdb:
         yield _since("queues in RocksDB", _V(5, 2, 0))
-    is_whole = (store.root / paths.CONFIG).is_dir()  # and not a log that was copied alone
+    is_whole = (store.root / paths.CONFIG).is_dir()  # not a copy of the log alone
     if is_whole and not is_there(store.root / paths.ROCKSDBSTORE):
         yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4 or later, which make it at every start")
     for name in filter(None, (paths.ROCKSDBSTORE, store.queue_database)):
@@ -239,7 +239,7 @@ def _record_marks(store: Store) -> Iterator[Mark]:
 
 
 def _tail_facts(store: Store) -> _TailFacts:
-    """The newest records that have entries in queues, so that no scan is needed."""
+    """Return the traces in the newest records of the last two segments with bytes."""
     facts = _TailFacts()
     segments = [s for s in store.log.segments if store.log.read(s.phy_offset, 1)]
     for segment in reversed(segments[-2:]):
@@ -276,7 +276,7 @@ def _look_at_segment(store: Store, start: int, end: int, facts: _TailFacts) -> N
 
 
 def _newest_part(store: Store, start: int, end: int) -> int:
-    """Where the last written stretch of a segment begins, found by halving: what is never written is zero."""
+    """Return the start of a segment's last written window, by binary search: bytes never written are zero."""
     low, high = start, end
     while high - low > _TAIL_BYTES // 2:
         middle = (low + high) // 2

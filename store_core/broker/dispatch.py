@@ -1,4 +1,4 @@
-"""Dispatch of accepted records to queues and index, as recovery and start do it (behaviour 6.3, 7, 9)."""
+"""Dispatch accepted records to queues and index, as recovery and start do (behaviour 6.3, 7, 9)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EARLY_LIMIT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What of dispatch depends on release and configuration.
+    """The rules of dispatch that depend on release and configuration.
 
     ``delays_ms``: the delay of level 1, 2, … ``batch_topics``: topics whose queues are batch queues.
     """
@@ -41,14 +41,14 @@ class DispatchRules:
     delays_ms: tuple[int, ...]
     batch_topics: frozenset[str]
     multi_dispatch: bool
-    lmq: bool  # a `%LMQ%…` name in a list stands for queue 0
+    lmq: bool  # a `%LMQ%…` name in a list means queue 0
     index_enabled: bool
     queue_file_size_bytes: int
     batch_queue_file_size_bytes: int
 
 
 class DispatchError(Exception):
-    """Dispatch of the record at ``phy_offset`` throws, and does so at each attempt."""
+    """Raised if dispatch of the record at ``phy_offset`` throws at each attempt."""
 
     def __init__(self, phy_offset: int, number: str) -> None:
         super().__init__(
@@ -59,7 +59,7 @@ class DispatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EarlyDelivery:
-    """A delayed message whose queue entry lost its delivery time. ``topic`` is where it is delivered."""
+    """A delayed message whose queue entry lost its delivery time. ``topic`` is the topic it is delivered to."""
 
     topic: str
     queue_id: int
@@ -72,11 +72,11 @@ class EarlyDelivery:
 class Dispatcher:
     """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear.
 
-    Rows of records that are as they should be are kept in ``known``, with those of starts before, or by itself, as a queue
-    takes many of them in the time of one: ``settle`` before the queues are looked at.
+    Rows of sane records are collected first, as a queue takes many rows in the time of one: in ``known``, with the rows of
+    earlier starts, or in a cache of this dispatcher. Call ``settle`` before reading the queues.
 
-    ``no_folders``: what stands where a folder of queues belongs, by its path in the store. ``failed`` says why the first queue
-    cannot be made that a message needs: a broker tries for long, then flags its queues as broken, and none of them gets more entries.
+    ``no_folders``: paths in the store of files that take the name of a folder of queues. ``failed``: why a broker cannot make a
+    queue that a message needs: it tries for long, then flags its queues as broken, and none of them gets more entries.
     """
 
     behaviour: Behaviour
@@ -94,27 +94,27 @@ class Dispatcher:
     _waiting: tuple[DispatchedRows, int, int] | None = None  # rows of a part of the log for the queues
 
     def close(self) -> None:
-        """The queues' entries can no longer be asked for."""
+        """Discard the queues' entries."""
         self._own.close()
         self.spool.close()
 
     def dispatch(self, table: FrameTable, *, knows_delays: bool) -> None:
-        """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1).
+        """Dispatch all rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1).
 
-        Raises DispatchError at a record that a broker cannot dispatch; then neither queues nor index tell what it leaves.
+        Raises:
+            DispatchError: a broker cannot dispatch a record; then queues and index are not what it leaves.
         """
         kind = table.sys_flag & record.TRANSACTION_MASK
         queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
         if self.failed or self.no_folders() or self._names_no_folder(table):
-            queued = self._in_front_of_failure(table, queued)
+            queued = self._before_failure(table, queued)
         if len(queued):
             self._to_queues(table, queued, self._tags(table, knows_delays), knows_delays=knows_delays)
         if self.rules.index_enabled:
             self.index.dispatch(table)
 
     def dispatch_known(self, at: int, limit: int, check: CheckRules, *, knows_delays: bool) -> int:
-        """Dispatch from ``at`` on what starts before have made of the log, if that is what this one makes of it; gives the end
-        of it, at most ``limit``."""
+        """Dispatch rows kept from earlier starts, from ``at`` to at most ``limit``, while they suit this start; return their end."""
         if self.known is None or self._is_dispatched_alone():
             return at
         with_tags = self.behaviour.index_tags
@@ -128,7 +128,7 @@ class Dispatcher:
         return at
 
     def dispatch_nameless(self, size_bytes: int) -> None:
-        """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name, and no keys."""
+        """Dispatch a false record as 4.3.0 does: an entry for offset 0 in queue 0 of the nameless topic, and no keys."""
         self.settle()
         zero = np.zeros(1, np.int64)
         if not self.failed:
@@ -137,17 +137,17 @@ class Dispatcher:
             self.index.make_room()
 
     def _is_dispatched_alone(self) -> bool:
-        """Whether the order of the records counts over the queues, too, or more than the rows that are kept."""
+        """Return True if kept rows do not suffice: for batch topics, or where a queue cannot be made."""
         return bool(self.rules.batch_topics or self.failed or self.no_folders())
 
     def _names_no_folder(self, table: FrameTable) -> bool:
-        """Whether a topic of a table may be one that no queue can be made for."""
+        """Return True if the name of a topic of a table allows no queue."""
         unknown = [topic for topic in table.topics if topic not in self._topics]
         self._topics.update((topic, paths.no_queue_reason(decode_text(topic))) for topic in unknown)
         return any(self._topics[topic] for topic in table.topics)
 
-    def _in_front_of_failure(self, table: FrameTable, queued: Ints) -> Ints:
-        """Those of the rows that get entries."""
+    def _before_failure(self, table: FrameTable, queued: Ints) -> Ints:
+        """Return the rows before the first one whose queue cannot be made, and set ``failed`` if there is one."""
         if self.failed:
             return queued[:0]
         group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]
@@ -158,13 +158,13 @@ class Dispatcher:
         return queued
 
     def _failure(self, key: QueueKey) -> str:
-        """Why a queue that a message needs cannot be made, or ""."""
+        """Return why a queue that a message needs cannot be made, or ""."""
         is_batch = key.topic in self.rules.batch_topics
         tree = paths.BATCHCONSUMEQUEUE if is_batch else paths.CONSUMEQUEUE
         needed = (tree, f"{tree}/{key.topic}", f"{tree}/{key.topic}/{key.queue_id}")
-        stands = next((folder for folder in needed if folder in self.no_folders()), "")
-        if stands:
-            return f"{stands} is no folder"
+        blocked = next((folder for folder in needed if folder in self.no_folders()), "")
+        if blocked:
+            return f"{blocked} is no folder"
         queue = (self.batch_queues if is_batch else self.queues).get(key)
         reason = paths.no_queue_reason(key.topic) if queue is None or not queue.starts else ""
         return (
@@ -172,7 +172,7 @@ class Dispatcher:
         )
 
     def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
-        """The tags codes; for delayed messages the delivery times."""
+        """Return the tags codes; for delayed messages the delivery times."""
         tags = table.tags_code
         delayed = table.delay_level > 0
         if not knows_delays or not delayed.any():
@@ -182,7 +182,7 @@ class Dispatcher:
         return np.where(delayed, table.store_timestamp_ms + delays[level - 1], tags)
 
     def settle(self) -> None:
-        """Bring the queues up to date."""
+        """Put the waiting rows into the queues."""
         if self._waiting is None:
             return
         rows, start, end = self._waiting
@@ -199,7 +199,7 @@ class Dispatcher:
             rows.close()
 
     def _keep(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> bool:
-        """Whether the rows of a table are kept until the queues are looked at."""
+        """Keep the rows of a table until the queues are read; return False if they must be dispatched now."""
         if self._is_dispatched_alone():
             return False
         if self._waiting is not None and not self._may_wait_with(self._waiting[0], int(table.phy_offset[0])):
@@ -215,7 +215,7 @@ class Dispatcher:
         return False
 
     def _may_wait_with(self, rows: DispatchedRows, start: int) -> bool:
-        """Return True if rows from ``start`` on follow those that wait, with nothing but blanks of segments in between."""
+        """Return True if no kept record lies between the waiting rows and rows from ``start`` on."""
         if self._waiting is None or self._waiting[0] is not rows or start < self._waiting[2]:
             return False
         return rows.has_none_between(self._waiting[2], start)
@@ -253,7 +253,7 @@ class Dispatcher:
             self._to_light_queues(table, queued[table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[queued]], tags)
 
     def queue(self, key: QueueKey) -> QueueState:
-        """The state of a queue; an empty one if there is none yet."""
+        """Return the state of a queue; make an empty one if there is none yet."""
         found = self.queues.get(key)
         if found is None:
             found = self.queues[key] = QueueState(
@@ -262,7 +262,7 @@ class Dispatcher:
         return found
 
     def _to_light_queues(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
-        """More entries in the queues of each record's list; lists of different length give none (4.11)."""
+        """Add entries to the queues of each record's list; lists of different length give none (4.11)."""
         if not len(rows):
             return
         listed: dict[QueueKey, list[tuple[int, int]]] = {}  # rows and numbers
@@ -282,10 +282,10 @@ class Dispatcher:
                     raise DispatchError(int(table.own_phy_offset[row]), text)
                 key = light_key(name, int(table.queue_id[row]), lmq=self.rules.lmq)
                 listed.setdefault(key, []).append((row, number))
-        for key, told in listed.items():
-            mine, offsets = (np.array(column, np.int64) for column in zip(*told, strict=True))
-            sizes = table.size_bytes[mine].astype(np.int64)
-            self.queue(key).put(table.own_phy_offset[mine], sizes, tags[mine], offsets)
+        for key, pairs in listed.items():
+            group_rows, offsets = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+            sizes = table.size_bytes[group_rows].astype(np.int64)
+            self.queue(key).put(table.own_phy_offset[group_rows], sizes, tags[group_rows], offsets)
 
     def _to_batch_queue(self, key: QueueKey, table: FrameTable, rows: Ints, tags: Ints) -> None:
         queue = self.batch_queues.get(key)
@@ -295,7 +295,7 @@ class Dispatcher:
         entries = np.zeros(len(rows), queue.layout.dtype)
         entries["phy_offset"], entries["size_bytes"] = table.own_phy_offset[rows], table.size_bytes[rows]
         entries["tags_code"], entries["store_timestamp_ms"] = tags[rows], table.store_timestamp_ms[rows]
-        # A record that is no batch is one of its own.
+        # A record that is no batch counts as a batch of one message.
         entries["queue_offset"], entries["batch_size"], entries["compacted_offset"] = table.queue_offset[rows], 1, -1
         for place, row in enumerate(rows):
             properties = parse_properties(table.properties(int(row)))
@@ -305,9 +305,9 @@ class Dispatcher:
         queue.put_batches(entries)
 
     def _note_early(self, queue: QueueState, before: int, table: FrameTable, rows: Ints) -> None:
-        """What a delay queue got without a delivery time. Records and entries are both in order, so the last ones match.
+        """Note the entries that a delay queue got without a delivery time.
 
-        A queue that is new begins at its first record's number.
+        Records and entries are both in order, so the last ones match. A new queue starts at its first record's number.
         """
         end = queue.max_offset
         added = min(end - before, len(rows)) if queue.starts else 0
@@ -326,6 +326,6 @@ class Dispatcher:
 
 
 def _by_group(group: Ints) -> list[Ints]:
-    """The places of each group's rows, in their order."""
+    """Return the positions of each group's rows, in their order."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)

@@ -1,7 +1,7 @@
-"""What starts have made of stretches of the log for queues and index, kept: the next start takes it from here.
+"""Keep the rows that starts dispatched from ranges of the log, so that the next start reuses them.
 
-Of a record that is as it should be every release makes the same rows, and the log is read once for all of them. A start keeps
-its own rows so, too, as a queue takes many of them in the time of one.
+Every release makes the same rows of a sane record, so the log is read once for all releases. A start also keeps its own rows
+this way, because a queue takes many of them in the time of one.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ RawKey = tuple[bytes, int]  # a topic as stored, a queue id
 
 
 class IndexKeys(NamedTuple):
-    """How many index keys some records have, and where the last one that has some begins, and its store time."""
+    """The count of index keys of some records, with start and store time of the last record that has keys."""
 
     entries: int = 0
     phy_offset: int = -1
     store_timestamp_ms: int = 0
 
     def concat(self, behind: IndexKeys) -> IndexKeys:
-        """These and those of records behind."""
+        """Return these keys with those of records after them."""
         return behind._replace(entries=self.entries + behind.entries) if behind.entries else self
 
     def merge(self, other: IndexKeys) -> IndexKeys:
-        """These and others of the same records."""
+        """Return these keys with other keys of the same records."""
         later = max(self, other, key=lambda keys: keys.phy_offset)
         return later._replace(entries=self.entries + other.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Records one behind the other. ``old_format``: none that the oldest releases cannot read. ``knows_delays``: some of the
-    rows hold delivery times instead of a hash of tags. ``tags``: the further index keys of who indexes tags, too."""
+    """A range of adjacent records.
+
+    ``old_format``: the oldest releases can read all of them. ``knows_delays``: some rows have delivery times instead of a hash
+    of tags. ``tags``: the further index keys of releases that also index tags.
+    """
 
     start: int
     end: int
@@ -64,12 +67,12 @@ class Stretch:
         return self.keys.merge(self.tags) if with_tags else self.keys
 
     def accepts(self, check: CheckRules, *, knows_delays: bool) -> bool:
-        """Whether a start that checks so makes the same of it."""
+        """Return True if a start with these checks makes the same rows of the range."""
         reads = self.old_format or (check.reads_v2 and check.reads_v6_hosts)
         return reads and not check.verify_property_crc and (knows_delays or not self.knows_delays)
 
     def goes_on_with(self, behind: Stretch) -> bool:
-        """Whether both are one."""
+        """Return True if ``behind`` follows this range and has the same properties."""
         is_like = self.old_format == behind.old_format and self.knows_delays == behind.knows_delays
         return is_like and self.end == behind.start
 
@@ -79,7 +82,7 @@ class Stretch:
 
 
 class _Span(NamedTuple):
-    """A run of the scratch file, and the part of the log that its records lie in."""
+    """A run of the scratch file, and the range of the log with its records."""
 
     start: int
     end: int
@@ -88,9 +91,12 @@ class _Span(NamedTuple):
 
 @dataclass(slots=True)
 class DispatchedRows(Closing):
-    """Rows by queue, of stretches that do not overlap. What is too much for memory lies in a scratch file in ``folder``.
+    """Rows by queue, of ranges that do not overlap; those that exceed memory are in a scratch file in ``folder``.
 
-    A context: the file vanishes with it. Raises FailedError where the file cannot take more.
+    A context manager, whose end removes the file.
+
+    Raises:
+        FailedError: the file cannot take more.
     """
 
     folder: Path | None = None
@@ -104,7 +110,7 @@ class DispatchedRows(Closing):
     _packed: PackedRows | None = None
 
     def close(self) -> None:
-        """Nothing is kept any more."""
+        """Discard all rows."""
         if self._packed is not None:
             self._packed.close()
         self._packed = None
@@ -113,10 +119,9 @@ class DispatchedRows(Closing):
         self._waiting_rows = self._waiting_to = 0
 
     def add(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> Stretch | None:
-        """Keep a table of accepted records; None if it is not as it should be, or if some of it is kept.
+        """Keep a table of accepted records and return its range, or None if a record is odd or already kept.
 
-        ``tags``: what their queue entries hold as tags codes. Of a walk whose index keys are not those of tags, too, the
-        stretch tells the keys.
+        ``tags``: the tags codes of their queue entries. The range has the keys only of a walk without the index keys of tags.
         """
         stretch = _stretch_of(table, knows_delays=knows_delays)
         if stretch is None or self._lies_in_a_run(stretch) or not self._insert(stretch):
@@ -149,7 +154,7 @@ class DispatchedRows(Closing):
         return stretch
 
     def at(self, phy_offset: int) -> Stretch | None:
-        """The stretch that begins there."""
+        """Return the range that starts at ``phy_offset``, or None."""
         place = bisect_left(self._stretches, phy_offset, key=lambda stretch: stretch.start)
         found = self._stretches[place] if place < len(self._stretches) else None
         return found if found is not None and found.start == phy_offset else None
@@ -160,7 +165,7 @@ class DispatchedRows(Closing):
         return start == end or place == 0 or self._stretches[place - 1].end <= start
 
     def rows(self, start: int, end: int) -> Iterator[tuple[RawKey, Ints]]:
-        """The rows of records of [start, end), ROW[n], queue by queue, those of a queue in the log's order."""
+        """Yield the rows of records of [start, end), ROW[n], queue by queue, those of a queue in the log's order."""
         if self._runs and self._waiting_from < self._runs[-1].start:
             self._flush()
         runs = Run.all_of([span.run for span in self._runs if span.start < end and span.end > start])
@@ -177,19 +182,19 @@ class DispatchedRows(Closing):
             yield from _within(key, rows[order[low:high]], start, end)
 
     def _lies_in_a_run(self, stretch: Stretch) -> bool:
-        """Whether it would lie between rows of one run."""
+        """Return True if the range overlaps the span of a run or of the waiting rows."""
         place = bisect_left(self._runs, stretch.end, key=lambda run: run.start)
         waits_there = bool(self._waiting) and self._waiting_from < stretch.end and stretch.start < self._waiting_to
         return waits_there or (place > 0 and self._runs[place - 1].end > stretch.start)
 
     def _may_wait_with(self, stretch: Stretch) -> bool:
-        """Whether it lies behind all that waits, with no run between them."""
+        """Return True if the range is after all waiting rows, with no run between them."""
         place = bisect_right(self._runs, self._waiting_from, key=lambda run: run.start)
         is_between = place < len(self._runs) and self._runs[place].start < stretch.start
         return stretch.start >= self._waiting_to and not is_between
 
     def _insert(self, stretch: Stretch) -> bool:
-        """Note a stretch, as part of the one in front where it can be; not where it lies over another one."""
+        """Add a range, if possible to the range before it; return False if it overlaps another range."""
         place = bisect_right(self._stretches, stretch.start, key=lambda known: known.start)
         before = self._stretches[place - 1] if place else None
         if before is not None and before.end > stretch.start:
@@ -203,7 +208,7 @@ class DispatchedRows(Closing):
         return True
 
     def _flush(self) -> None:
-        """What waits becomes a run of the scratch file."""
+        """Write the waiting rows as a run of the scratch file."""
         if not self._waiting:
             return
         parts, ids, _ = zip(*self._waiting, strict=True)
@@ -222,7 +227,7 @@ def _within(key: RawKey, rows: Ints, start: int, end: int) -> Iterator[tuple[Raw
 
 
 def _stretch_of(table: FrameTable, *, knows_delays: bool) -> Stretch | None:
-    """A table as a stretch, if each record has one row, made of its columns alone."""
+    """Return the range of a table if each record has one row, made from its columns alone; else None."""
     if not len(table) or not table.is_good or (table.topic_id < 0).any():
         return None
     if table.any_has(PropertyFlag.INNER_MULTI_DISPATCH | PropertyFlag.PARTED_VALUE):

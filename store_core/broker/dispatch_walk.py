@@ -1,4 +1,4 @@
-"""A walk over one segment whose records are dispatched: what starts before have made of parts of it is taken from there."""
+"""Walk one segment whose records are dispatched, and reuse the rows that earlier starts dispatched from parts of it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WalkFrom = Callable[[int], SegmentWalk]
 
 @dataclass(frozen=True, slots=True)
 class KnownParts:
-    """Which parts of a segment need not be read: behind ``behind``, where nothing else is asked of records than ``rules`` do.
+    """The parts of a segment that need no reading: at offsets after ``behind``, where ``rules`` are the only checks.
 
-    Where these ask for checksums, ``proven`` has to tell that somebody has looked at them.
+    If ``rules`` check checksums, ``proven`` must have them as checked.
     """
 
     dispatcher: Dispatcher
@@ -34,13 +34,13 @@ class KnownParts:
     proven: CheckedRanges | None
 
     def begins(self, at: int) -> bool:
-        """Whether one begins at an offset."""
+        """Return True if a range of already dispatched records starts at ``at``."""
         known = self.dispatcher.known
         stretch = known.at(at) if known is not None and self.behind < at else None
         return stretch is not None and stretch.end <= self._limit
 
     def dispatch(self, at: int) -> int:
-        """Dispatch those from an offset on; where they end, ``at`` if there is none."""
+        """Dispatch the known ranges from ``at`` on and return their end; ``at`` if there is none."""
         if not self.begins(at):
             return at
         return self.dispatcher.dispatch_known(at, self._limit, self.rules.check, knows_delays=self.knows_delays)
@@ -53,9 +53,9 @@ class KnownParts:
 
 
 class DispatchWalk:
-    """Iterates over tables as ``SegmentWalk``, from ``at`` on; of records that were dispatched here, as one row.
+    """Iterates over tables as ``SegmentWalk``, from ``at`` on; known records, dispatched here, come as one row.
 
-    Each table has to be dispatched before the next one is asked for. ``walk`` is the last walk, which tells why it ended.
+    The caller must dispatch each table before it takes the next. ``walk`` is the last walk, which has the reason of its end.
     """
 
     def __init__(self, walk_from: WalkFrom, known: KnownParts, at: int) -> None:
@@ -67,14 +67,14 @@ class DispatchWalk:
     def __iter__(self) -> Iterator[FrameTable]:
         at: int | None = self._at
         while at is not None:
-            begin, at = at, self._known.dispatch(at)
-            if at > begin:
-                yield plain_row(begin, at - begin)
+            start, at = at, self._known.dispatch(at)
+            if at > start:
+                yield plain_row(start, at - start)
             self.walk = self._walk_from(at)
             at = yield from self._up_to_known()
 
     def _up_to_known(self) -> Generator[FrameTable, None, int | None]:
-        """The walk's tables; returns where something is known again, None at the walk's end."""
+        """Yield the walk's tables; return the offset at which the next known range starts, or None at the walk's end."""
         for table in self.walk:
             yield table
             if self._known.begins(table.end_phy_offset):

@@ -1,6 +1,6 @@
-"""What the files of sane queues hold, each read once, for all releases that are played and for who counts what is lost.
+"""Read the files of sane queues once, for the starts of all releases and for the count of lost messages.
 
-Imports neither numpy nor what needs it, so that a thread can read while the program still loads that: ``read_ahead``.
+Imports neither numpy nor modules that need it, so that a thread (``read_ahead``) can read while the program loads them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment, SegmentSequence
     from store_core.storage.store import QueueKey
 
-_MOST_PARTS: Final = 1 << 19  # that are remembered; what is known of queues with more is looked up again
-_MOST_FILES: Final = 1 << 14  # likewise; each takes more than half a kilobyte, and is soon read again
-_LOOK_SECONDS: Final = 0.1  # so often who waits can be interrupted
+_MOST_PARTS: Final = 1 << 19  # remembered; files beyond these count as unknown
+_MOST_FILES: Final = 1 << 14  # remembered; each takes more than half a kilobyte, and is soon read again
+_LOOK_SECONDS: Final = 0.1  # how often a waiting caller can be interrupted
 
 
 class EntryRuns:
-    """The runs of queue files as they stand, by file. For files that nobody changes meanwhile; safe for several threads."""
+    """The runs of queue files, by file. For files that do not change meanwhile; safe for several threads."""
 
     def __init__(self, log_segments: Sequence[Segment]) -> None:
         self.log_segments = tuple(log_segments)
         self._starts = [segment.phy_offset for segment in log_segments]
         self._ends = [segment.end_phy_offset for segment in log_segments]
         self._changed = Condition()
-        self._known: dict[str, EntryRun | None] = {}  # by their paths, which take less as text
+        self._known: dict[str, EntryRun | None] = {}  # by path, which takes less memory as text
         self._being_read: set[str] = set()
         self._parts = 0
         self._is_closed = False
         self._thread: Thread | None = None
 
     def of(self, queue: SegmentSequence, start: int) -> EntryRun | None:
-        """The run of the file that begins at ``start``; None where entries fall, where reads of the queue do not give just what that
-        file holds, and where it cannot be read: whoever reads it in another way says so."""
+        """Return the run of the file that starts at ``start``.
+
+        None if its entries fall, if reads of the queue do not give exactly the bytes of that file, or if it cannot be read: the
+        caller then reads it in another way, which reports the error.
+        """
         file = queue.find(start)
         if file is None or file.phy_offset != start or not _is_whole(queue, file):
             return None
@@ -52,11 +55,11 @@ class EntryRuns:
 
     @property
     def remembers(self) -> bool:
-        """Whether there are few enough files to keep their runs in memory."""
+        """True if there are few enough files to keep their runs in memory."""
         return len(self._known) < _MOST_FILES
 
     def read_ahead(self, queues: Mapping[QueueKey, SegmentSequence]) -> None:
-        """Have a thread read all their files, the last ones first: who needs them begins with the first."""
+        """Have a thread read all files of the queues, the last ones first, as the caller starts with the first."""
         files = (
             file
             for key in reversed(list(queues))
@@ -67,7 +70,7 @@ class EntryRuns:
         self._thread.start()
 
     def close(self) -> None:
-        """Have the thread end."""
+        """End the thread."""
         self._is_closed = True
         if self._thread is not None:
             self._thread.join()
@@ -87,7 +90,7 @@ class EntryRuns:
         try:
             run = read_run(file.path, self._starts, self._ends)
         except OSError:
-            pass  # whoever reads it in another way says so
+            pass  # the caller's own read reports the error
         finally:
             with self._changed:
                 if self.remembers:
@@ -99,6 +102,6 @@ class EntryRuns:
 
 
 def _is_whole(queue: SegmentSequence, file: Segment) -> bool:
-    """Whether the file is one that a broker maps, and can be read by itself."""
+    """Return True if a broker maps the file and it can be read on its own."""
     is_usual = file.size_bytes == queue.file_size_bytes and file.size_bytes % ENTRY.size_bytes == 0
     return is_usual and queue.is_plain(file)

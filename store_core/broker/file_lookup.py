@@ -1,4 +1,4 @@
-"""How a broker finds the file of an offset, by its number and else by looking through all (``MappedFileQueue``; behaviour 1.4)."""
+"""Find the file of an offset as a broker does, by number or else by a search of all (``MappedFileQueue``; behaviour 1.4)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Ints = NDArray[np.int64]
 
 
 class FileLookup:
-    """The files of a sequence in a broker's order, each told by where it begins. All have one size.
+    """The files of a sequence in a broker's order, each given by its start. All have one size.
 
-    The place of an offset in its file is what is left of it when it is divided by the size, wherever the file begins.
+    The place of an offset in its file is the remainder of its division by the size, wherever the file starts.
     """
 
     def __init__(self, starts: Sequence[int], size_bytes: int) -> None:
@@ -25,28 +25,28 @@ class FileLookup:
         )
 
     def place(self, phy_offset: int) -> int | None:
-        """Return the place among the files of the one that is read for an offset."""
+        """Return the index of the file that a broker reads for an offset, or None."""
         found = int(self.places(np.array([phy_offset], np.int64))[0])
         return None if found < 0 else found
 
     def places(self, phy_offsets: Ints) -> Ints:
-        """As ``place``, for many; -1 where no file is read."""
+        """Return ``place`` of many offsets; -1 where no file is read."""
         places = np.full(len(phy_offsets), -1, np.int64)
         if not self._starts:
             return places
         starts, size = np.array(self._starts, np.int64), self.size_bytes
         first = self._starts[0]
         number = phy_offsets // size - (first // size if first >= 0 else -(-first // size))  # as Java divides
-        asked = (phy_offsets >= first) & (phy_offsets < self._starts[-1] + size)
+        in_range = (phy_offsets >= first) & (phy_offsets < self._starts[-1] + size)
         in_turn = starts[np.clip(number, 0, len(starts) - 1)]
-        is_there = asked & (number >= 0) & (number < len(starts))
+        is_there = in_range & (number >= 0) & (number < len(starts))
         is_there &= (phy_offsets >= in_turn) & (phy_offsets < in_turn + size)
         places[is_there] = number[is_there]
-        left = asked & ~is_there
-        for place, start in enumerate(self._starts) if left.any() else ():
-            here = left & (phy_offsets >= start) & (phy_offsets < start + size)
-            places[here] = place
-            left &= ~here
+        unplaced = in_range & ~is_there
+        for place, start in enumerate(self._starts) if unplaced.any() else ():
+            is_inside = unplaced & (phy_offsets >= start) & (phy_offsets < start + size)
+            places[is_inside] = place
+            unplaced &= ~is_inside
         return places
 
     def offset_of(self, start: int, in_file: Ints) -> Ints:

@@ -1,4 +1,4 @@
-"""The index files of a broker, as far as numbers tell: which survive the load, which grow or come new (behaviour 1.3, 9.1)."""
+"""Count the entries of a broker's index files: which files survive the load, which grow, which are new (behaviour 1.3, 9.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_ENTRY: Final = 1
 
 @dataclass(slots=True)
 class IndexFileState:
-    """One index file in memory. ``name`` is None for one the start would make; ``next_entry`` is its index count."""
+    """One index file in memory. ``name`` is None for a file that the start would make; ``next_entry`` is its index count."""
 
     name: str | None
     end_timestamp_ms: int = 0
@@ -39,7 +39,7 @@ class IndexState:
     entries_added: int = 0
 
     def dispatch(self, table: FrameTable) -> None:
-        """Add the keys of accepted records, in order. A record in front of the newest file's end counts as done."""
+        """Add the keys of accepted records, in order. A record before the newest file's end counts as indexed."""
         if not len(table) or self._takes_all(table):
             return
         keys = np.bincount(table.key_row, minlength=len(table)) if len(table.key_row) else np.zeros(len(table), int)
@@ -47,14 +47,14 @@ class IndexState:
         row = 0
         while row < len(table):
             current = self.make_room()
-            waiting = np.flatnonzero(offsets[row:] >= current.end_phy_offset)
-            if not len(waiting):
+            unindexed = np.flatnonzero(offsets[row:] >= current.end_phy_offset)
+            if not len(unindexed):
                 return
-            row += int(waiting[0])
+            row += int(unindexed[0])
             row = self._fill(current, table, keys, row)
 
     def _takes_all(self, table: FrameTable) -> bool:
-        """As ``take``, a table, if it is of nothing but good records."""
+        """Take a whole table as ``take`` does, if all its records are good."""
         if not table.is_good:
             return False
         keys = IndexKeys()
@@ -64,8 +64,10 @@ class IndexState:
         return self.take(int(table.own_phy_offset[0]), keys)
 
     def take(self, phy_offset: int, keys: IndexKeys) -> bool:
-        """Add the keys of records that lie one behind the other from an offset on, if there is none to skip and the newest file
-        has room for more than these; False if they have to be looked at one by one."""
+        """Add the keys of adjacent records from an offset on; return False if the caller must add them one by one.
+
+        That is so if a record is to be skipped, or if the newest file has no room for more than these keys.
+        """
         current = self.make_room()
         if keys.entries >= self.entries_per_file - current.next_entry or phy_offset < current.end_phy_offset:
             return False
@@ -76,21 +78,21 @@ class IndexState:
         return True
 
     def make_room(self) -> IndexFileState:
-        """The newest file, or a new one if that is full; a broker makes it before it looks at the record's keys."""
+        """Return the newest file, or a new one if it is full; a broker makes it before it reads the record's keys."""
         if self.files and self.files[-1].next_entry < self.entries_per_file:
             return self.files[-1]
         return self._new_file()
 
     def _fill(self, current: IndexFileState, table: FrameTable, keys: np.ndarray, row: int) -> int:
-        """Put records from ``row`` on into the file until it is full or a record is one to skip; gives the next row."""
+        """Put records from ``row`` on into the file until it is full or a record is to be skipped; return the next row."""
         offsets = table.own_phy_offset[row:]
-        # The file's end is the newest record that added a key, so a lower offset behind it is skipped.
+        # The file's end is the newest record that added a key, so a later record at a lower offset is skipped.
         reached = np.maximum.accumulate(np.where(keys[row:] > 0, offsets, current.end_phy_offset))
         skipped = offsets < np.maximum(np.r_[current.end_phy_offset, reached[:-1]], current.end_phy_offset)
         stop = int(np.argmax(skipped)) if skipped.any() else len(offsets)
         sums = np.cumsum(keys[row : row + stop])
         room = self.entries_per_file - current.next_entry
-        fitting = int(np.searchsorted(sums, room, side="left")) + 1  # with the record that fills it, or overflows it
+        fitting = int(np.searchsorted(sums, room, side="left")) + 1  # with the record that fills or overflows it
         count = min(fitting, stop)
         added = int(sums[count - 1]) if count else 0
         self.entries_added += added
@@ -111,14 +113,14 @@ class IndexState:
         return row + count
 
     def _new_file(self) -> IndexFileState:
-        """A new file begins with the end of the one before, as far as that is positive."""
+        """Make a new file, which starts with the end of the file before it if that is positive."""
         before = self.files[-1] if self.files else IndexFileState(None)
         self.files.append(IndexFileState(None, max(before.end_timestamp_ms, 0), max(before.end_phy_offset, 0)))
         return self.files[-1]
 
 
 def read_header(store: Store, path: Path) -> IndexFileState:
-    """The header of an index file; a shorter file is extended with zeros by the broker's mapping."""
+    """Return the header of an index file; the broker's mapping extends a shorter file with zeros."""
     data = store.cache.read(path, 0, layout.HEADER.size_bytes).ljust(layout.HEADER.size_bytes, b"\0")
     header = layout.HEADER.read(data)
     return IndexFileState(
@@ -127,6 +129,9 @@ def read_header(store: Store, path: Path) -> IndexFileState:
 
 
 def entries_per_file(store: Store) -> int:
-    """Return the places of an index file as configured or proven, else a broker's default: it decides only when a start makes a new file."""
+    """Return the configured or proven number of places of an index file, else a broker's default.
+
+    It decides only when a start makes a new file.
+    """
     sizes = index_sizes(store).sizes
     return sizes.entries if sizes else store.settings.index_entries or layout.DEFAULT_ENTRIES

@@ -1,4 +1,4 @@
-"""What loading decides before anything is scanned: refusals, files dropped, the checkpoint's times (behaviour 1.1 to 1.6)."""
+"""Load a store as a broker does before any scan: refusals, dropped files, the checkpoint's times (behaviour 1.1 to 1.6)."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class CheckpointTimes:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Data up to here is safe."""
+        """The store time up to which all data is safe."""
         oldest = min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
         return max(oldest - checkpoint_layout.SAFETY_MARGIN_MS, 0)
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What loading leaves for recovery. ``refusal`` says why the broker does not start, "" if it goes on.
+    """The result of loading, for recovery. ``refusal``: why the broker does not start, "" if it continues.
 
-    ``recovers``: whether the log is recovered, and cut; where an index file is refused, a broker does that before loading fails.
+    ``recovers``: True if the log is recovered and cut; a broker does so before an index file's refusal fails the load.
     """
 
     refusal: str = ""
     recovers: bool = False
     segments: list[Segment] = field(default_factory=list)
     deleted_segments: list[str] = field(default_factory=list)
-    # None: those of the queue's own sequence, as with most; a broker may have tens of thousands.
+    # None means the files of the queue's own sequence, the usual case: a list each costs memory with tens of thousands of queues.
     queue_files: dict[QueueKey, list[Segment] | None] = field(default_factory=dict)
     batch_queue_files: dict[QueueKey, list[Segment] | None] = field(default_factory=dict)
     ext_files: dict[QueueKey, ExtFiles] = field(default_factory=dict)
@@ -71,7 +71,11 @@ class Loaded:
 
 
 def load(store: Store, behaviour: Behaviour) -> Loaded:
-    """Follow the load order up to the first refusal. Raises FailedError where a folder cannot be listed."""
+    """Follow the load order up to the first refusal.
+
+    Raises:
+        FailedError: a folder cannot be listed.
+    """
     loaded = Loaded()
     loaded.refusal = (
         _load_config(store, behaviour, loaded)
@@ -89,7 +93,7 @@ def load(store: Store, behaviour: Behaviour) -> Loaded:
 
 
 def opening_fails(store: Store, name: str) -> str:
-    """Why a broker fails to open one of the store's own files to write it, whether or not it is there; else ""."""
+    """Return why a broker fails to open one of the store's own files for writing, present or not; else ""."""
     path = store.root / name
     if path.is_dir():
         return f"{name} is a folder"
@@ -105,11 +109,11 @@ def _config_names(behaviour: Behaviour) -> tuple[str, ...]:
     return (*(CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES), DELAY_PROGRESS)
 
 
-def reads_config_alike(store: Store, one: Behaviour, other: Behaviour) -> bool:
-    """Whether two releases come to the same contents of all config files, with the same words for what is wrong in them."""
-    if one.timer_wheel != other.timer_wheel:
+def reads_config_alike(store: Store, behaviour: Behaviour, other: Behaviour) -> bool:
+    """Return True if two releases read the same contents of all config files, with the same reasons for errors."""
+    if behaviour.timer_wheel != other.timer_wheel:
         return False
-    found = ([read_config(store, name, each) for each in (one, other)] for name in _config_names(one))
+    found = ([read_config(store, name, release) for release in (behaviour, other)] for name in _config_names(behaviour))
     return all(first == second and first.why == second.why for first, second in found)
 
 
@@ -136,7 +140,7 @@ def _topic_table(value: dict[Any, Any]) -> dict[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The files of a sequence that a broker maps."""
+    """The files of a sequence that a broker maps or deletes, and why it refuses the rest."""
 
     segments: list[Segment]
     deleted: list[Path]
@@ -153,7 +157,7 @@ class _Entry:
 
 
 def _entries(sequence: SegmentSequence) -> list[_Entry]:
-    """Everything in the sequence's folders, in the order a broker sorts it."""
+    """Return the entries of the sequence's folders, in the order in which a broker sorts them."""
     entries = [_Entry(s.name, s.path, s.size_bytes, s) for s in sequence.segments]
     for stray in sequence.strays:
         if stray.duplicate_of is None and stray.path not in sequence.folders:
@@ -165,7 +169,7 @@ def _entries(sequence: SegmentSequence) -> list[_Entry]:
 
 
 def _within_offsets(path: Path, phy_offset: int, size_bytes: int) -> Segment:
-    """A file by any number; what of it lies beyond the last offset is no part of it."""
+    """Return a file at any offset, without its bytes beyond the largest offset."""
     return Segment(path, phy_offset, min(size_bytes, paths.LARGEST_OFFSET - phy_offset))
 
 
@@ -200,7 +204,7 @@ def _load_log(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
 
 
 def loaded_queues(store: Store, tree: str = paths.CONSUMEQUEUE) -> Mapping[QueueKey, SegmentSequence]:
-    """Every queue of a tree that a broker loads: it takes a number with a minus sign, too."""
+    """Return every queue of a tree that a broker loads, including queue ids with a minus sign."""
     usual, odd = (store.queues if tree == paths.CONSUMEQUEUE else store.batch_queues), store.negative_queues(tree)
     return dict(sorted([*usual.items(), *odd.items()])) if odd else usual
 
@@ -235,7 +239,7 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
 
 
 def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, loaded: Loaded) -> str:
-    """The further files for the tags of a queue, which are recovered with it."""
+    """Load the ext files of a queue, which are recovered with it; return the refusal, or ""."""
     files = store.ext_queues[key]
     size = store.settings.ext_file_size_bytes or queue.DEFAULT_EXT_FILE_SIZE_BYTES
     listed = _list_sequence(store, files, size, behaviour)
@@ -254,13 +258,13 @@ def _has_batch_queues(config: Any) -> bool:
 
 
 def batch_topics(loaded: Loaded) -> frozenset[str]:
-    """Topics whose attributes say that they use batch queues (store format 9.3)."""
+    """Return the topics whose attributes choose batch queues (store format 9.3)."""
     with_attributes = ((t, c) for t, c in (loaded.topics or {}).items() if isinstance(c, dict) and c.get("attributes"))
     return frozenset(str(topic) for topic, config in with_attributes if _has_batch_queues(config))
 
 
 def batch_topics_of(store: Store) -> frozenset[str]:
-    """The batch topics that a store's topics.json knows of."""
+    """Return the batch topics of a store's topics.json."""
     loaded = Loaded()
     found = read_config(store, _TOPICS)
     if isinstance(found.value, dict):
@@ -272,7 +276,7 @@ def batch_topics_of(store: Store) -> frozenset[str]:
 
 
 def read_checkpoint(store: Store) -> CheckpointTimes:
-    """The times in the checkpoint; zeros where there is none."""
+    """Read the times in the checkpoint; zeros if there is no checkpoint."""
     layout = checkpoint_layout.CHECKPOINT
     data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
     values = layout.read(data.ljust(layout.size_bytes, b"\0"))
@@ -285,7 +289,7 @@ def read_checkpoint(store: Store) -> CheckpointTimes:
 
 
 def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
-    """After a crash every index file that ends behind the checkpoint's index time is deleted."""
+    """Load the index files; after a crash a broker deletes each that ends after the checkpoint's index time."""
     loaded.index = IndexState(index_service.entries_per_file(store))
     for path in sorted((*store.index_files, *store.index_strays), key=lambda p: p.name):
         if paths.parse_long(path.name) is None:
@@ -303,7 +307,7 @@ def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
 
 
 def _is_made(path: Path) -> bool:
-    """Whether opening makes a file of what is there: a link to a name in a folder that is there."""
+    """Return True if opening the path creates a file: it is a link to a missing name in an existing folder."""
     return path.is_symlink() and not path.exists() and Path(os.path.realpath(path)).parent.is_dir()
 
 

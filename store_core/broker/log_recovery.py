@@ -1,5 +1,6 @@
-"""Recovery of the log: where the scan starts, what it accepts and dispatches, where it cuts; and the catch-up of 4.x at start
-(behaviour 3.2 to 3.5, 6.1, 1.7).
+"""Recover the log as a broker does: find the scan's start, scan, dispatch and cut; then catch up as 4.x does at start.
+
+Behaviour 3.2 to 3.5, 6.1, 1.7.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _NO_QUEUE_OFFSET: Final = "enableAcceleratedRecovery is set, and the checkpoint 
 
 @dataclass(slots=True)
 class LogRecovery:
-    """What recovery makes of the log. ``refusal``: why loading or starting does not end, "" if it does.
+    """The log after recovery. ``refusal``: why loading or starting does not end, "" if it does.
 
-    ``written``: how many bytes a broker takes for written in the files that the end lies in, by their starts. There is more than one
-    where a foreign file lies over a segment, and then it counts from that file's start too.
+    ``written``: by file start, how many bytes a broker takes for written in each file that contains the end. If a foreign file
+    overlaps a segment, both contain it, and the bytes count from each file's start.
     """
 
     first_file_scanned: str | None = None
@@ -58,28 +59,28 @@ class LogRecovery:
 
     @property
     def max_phy_offset(self) -> int:
-        """Where the next record goes: the end that the scan counted to, but not behind the last file."""
+        """The offset of the next record: the end that the scan found, at most the end of the last file."""
         return self.readable_end(self.segments[-1]) if self.segments else 0
 
     def readable_end(self, segment: Segment) -> int:
-        """Where a file's written part ends."""
+        """Return the offset at which a file's written part ends."""
         written = self.written.get(segment.phy_offset)
         return segment.end_phy_offset if written is None else segment.phy_offset + written
 
 
 @dataclass(frozen=True, slots=True)
 class LogRules:
-    """What of log recovery depends on release and configuration."""
+    """The rules of log recovery that depend on release and configuration."""
 
     behaviour: Behaviour
     check: CheckRules
     aborted: bool
     index_safe: bool
     is_master: bool
-    catches_up: bool  # dispatches from the queues' end at start
+    catches_up: bool  # start dispatches from the queues' end
     index_keys: bool
-    bounds_own_offset: bool = False  # a record that says it lies outside its file ends a scan after a crash
-    is_accelerated: bool = False  # that scan begins at the checkpoint's queue offset, not where a file begins
+    bounds_own_offset: bool = False  # a record whose own offset is outside its file ends a scan after a crash
+    is_accelerated: bool = False  # that scan starts at the checkpoint's queue offset, not at a file's start
 
     @classmethod
     def of(cls, store: Store, behaviour: Behaviour) -> LogRules:
@@ -117,9 +118,9 @@ def recover_log(
     on_progress: Progress | None = None,
     proven: CheckedRanges | None = None,
 ) -> LogRecovery:
-    """Scan, dispatch and cut. ``on_table`` sees every accepted table, ``on_progress`` the bytes scanned so far.
+    """Scan, dispatch and cut. ``on_table`` gets every accepted table, ``on_progress`` the bytes scanned so far.
 
-    A table may have one row for plain records that follow each other, where they are not dispatched (``SegmentWalk``).
+    A table may have one row for adjacent plain records that are not dispatched (``SegmentWalk``).
     """
     result = LogRecovery(segments=list(loaded.segments))
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
@@ -162,7 +163,7 @@ def recover_log(
 def first_segment(
     store: Store, segments: list[Segment], checkpoint: CheckpointTimes, rules: LogRules, queue_end: int
 ) -> int:
-    """Index of the segment that the scan starts at."""
+    """Return the index of the segment at which the scan starts."""
     behaviour = rules.behaviour
     if not rules.aborted and behaviour.clean_start is CleanStart.THIRD_LAST:
         return max(len(segments) - _SEGMENTS_CHECKED, 0)
@@ -199,7 +200,7 @@ def _matches(store: Store, segment: Segment, checkpoint: CheckpointTimes, rules:
 
 
 def _first_store_time(store: Store, segment: Segment, rules: LogRules) -> int:
-    """Store time of the first record by its header alone; 0 if there is no magic of a record."""
+    """Return the store time of the first record by its header alone; 0 if its magic is not a record's."""
     v6 = record.FLAG_BORN_HOST_V6
     data = store.log.holding(segment).read(segment.phy_offset, record.store_time_at(v6) + record.STORE_TIME.size_bytes)
     if len(data) < record.store_time_at(v6) + record.STORE_TIME.size_bytes:
@@ -230,10 +231,10 @@ def _scan(
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
     walking, knows_delays = rules.walk(check_crc=True), not rules.behaviour.late_delay_table
-    behind = -1 if rules.aborted else plain_to
+    known_after = -1 if rules.aborted else plain_to
     for segment in segments:
         at, end, ahead = max(begin, segment.phy_offset), segment.end_phy_offset, 0
-        known = KnownParts(dispatcher, segment, walking, end, behind, knows_delays, proven)
+        known = KnownParts(dispatcher, segment, walking, end, known_after, knows_delays, proven)
         walk_from = partial(_walk, store, segment, walking, end, plain_to, proven)
         while True:
             scan = DispatchWalk(walk_from, known, at)
@@ -255,7 +256,7 @@ def _scan(
                 walk.end, walk.stopped = outside, Checked(Verdict.FAILED)
             if not _continues_after_mismatch(walk.stopped, rules):
                 break
-            # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.
+            # The broker adds the claimed size to its count, but reads on where the parts end; it dispatches no topic at offset 0.
             dispatcher.dispatch_nameless(walk.stopped.size_bytes)
             at = walk.end + walk.stopped.consumed_bytes
             ahead += walk.stopped.size_bytes - walk.stopped.consumed_bytes
@@ -274,7 +275,7 @@ def _walk(
 
 
 def _outside_of_file(table: FrameTable, segment: Segment) -> int | None:
-    """Return where the first record lies that says it lies outside its file; None if none says so."""
+    """Return the position of the first record whose own offset is outside its file, or None."""
     is_outside = (table.own_phy_offset < segment.phy_offset) | (table.own_phy_offset > segment.end_phy_offset)
     return int(table.phy_offset[is_outside.argmax()]) if is_outside.any() else None
 
@@ -289,24 +290,24 @@ def _continues_after_mismatch(stopped: Checked, rules: LogRules) -> bool:
 
 
 def _not_dispatched(rules: LogRules, queue_end: int) -> int:
-    """In front of which offset a record that lies where it says it lies is not dispatched again."""
+    """Return the offset before which a record at its own offset is not dispatched again."""
     if rules.aborted:
         return 0
     return queue_end if rules.behaviour.clean_start_dispatches else sys.maxsize
 
 
 def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTable | None:
-    """The rows that go to the dispatchers again. What counts is what a record says of its own place."""
-    if is_plain_row(table):  # not to be dispatched, or it has been
+    """Return the rows to dispatch again, chosen by the records' own offsets, or None."""
+    if is_plain_row(table):  # already dispatched, or not to be
         return None
     if rules.aborted:
         return table
     if not rules.behaviour.clean_start_dispatches:
         return None
-    behind = table.own_phy_offset > queue_end
-    if behind.all():
+    is_after = table.own_phy_offset > queue_end
+    if is_after.all():
         return table
-    return select(table, behind) if behind.any() else None
+    return select(table, is_after) if is_after.any() else None
 
 
 def _judge(result: LogRecovery, stopped: Checked) -> None:
@@ -334,7 +335,7 @@ def _cut_queues(dispatcher: Dispatcher, rules: LogRules, queue_end: int, end_phy
 
 
 def _cut_log(result: LogRecovery) -> None:
-    """Files that begin behind the end are unlinked (3.5)."""
+    """Unlink the files that start after the end (3.5)."""
     end = result.end_phy_offset
     result.deleted = [segment.name for segment in result.segments if segment.phy_offset > end]
     result.segments = [segment for segment in result.segments if segment.phy_offset <= end]
@@ -351,7 +352,7 @@ def _cut_log(result: LogRecovery) -> None:
 def catch_up(
     store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher, *, proven: CheckedRanges | None = None
 ) -> None:
-    """Dispatch from the queues' end to the log's end; ``start`` waits for it, for ever where it cannot get on."""
+    """Dispatch from the queues' end to the log's end; the broker's start waits for it, for ever if dispatch is stuck."""
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     at = max((queue.end_phy_offset for queue in queues), default=0)
     at = max(at, result.min_phy_offset, 0)
@@ -361,8 +362,8 @@ def catch_up(
         place = lookup.place(at)
         segment = result.segments[place] if place is not None else None
         readable = result.readable_end(segment) if segment is not None else at
-        asked = at
-        at = segment.phy_offset + at % size if segment is not None else at  # it goes on where what it gets begins
+        previous = at
+        at = segment.phy_offset + at % size if segment is not None else at  # dispatch continues there
         if segment is None or at >= readable:
             lacks = "no log file is" if segment is None else "its log file holds nothing"
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
@@ -371,7 +372,7 @@ def catch_up(
             at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
         except DispatchError as error:
             result.refusal = f"{error}: dispatch stands still there, and start waits for it for ever"
-        if at <= asked and not result.refusal:
+        if at <= previous and not result.refusal:
             result.refusal = f"dispatch comes back to {at}, and start waits for it for ever"
     dispatcher.settle()
 
@@ -386,10 +387,10 @@ def _dispatch_segment(
     result: LogRecovery,
     proven: CheckedRanges | None,
 ) -> int:
-    """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment.
+    """Dispatch one segment from ``at`` on and return where dispatch continues. A bad record hides the rest of the segment.
 
     A record whose parts do not add up counts with the size it claims, while the broker reads on where the parts end and
-    still skips all that it has not counted as read: it may go on in the next segment, between two records.
+    still skips all that it has not counted as read: it may continue in the next segment, between two records.
     """
     place, claimed, consumed = at, 0, 0
     walking = rules.walk(check_crc=False)

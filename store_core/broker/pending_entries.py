@@ -1,4 +1,4 @@
-"""The entries that a start would append to its queues: what does not fit in memory lies in a scratch file."""
+"""Keep the entries that a start would append to its queues, in memory or in a scratch file."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from store_core.closing import Closing
 from store_core.storage.spool import Spool
 
 MOST_HELD_BYTES: Final = 4 << 20  # of all queues of a start
-_PART_BYTES: Final = 256  # about what a part takes besides its entries
+_PART_BYTES: Final = 256  # rough overhead of a part over its entries
 Entries = NDArray[Any]
 
 
 class EntrySpool(Closing):
-    """Where the queues of one start put what they append. Once they hold too much, all of it goes to one scratch file.
+    """The memory and scratch file for the entries that the queues of one start append.
 
-    The file has no name and lies in the system's temporary folder. Raises FailedError where it cannot take more.
+    Above a limit all entries in memory go to the file. It has no name and is in the system's temporary folder.
+
+    Raises:
+        FailedError: the file cannot take more.
     """
 
     def __init__(self, most_held_bytes: int = MOST_HELD_BYTES) -> None:
         self._most_held_bytes = most_held_bytes
         self._held_bytes = 0
-        self._holders: dict[int, AppendedEntries] = {}  # by their identity
+        self._holders: dict[int, AppendedEntries] = {}  # by identity
         self._spool: Spool | None = None
 
     def close(self) -> None:
-        """The entries that went to the file are gone."""
+        """Discard the entries in the file."""
         if self._spool is not None:
             self._spool.close()
 
     def note(self, holder: AppendedEntries, entries: Entries) -> None:
-        """A queue holds more in memory."""
+        """Count ``entries`` that a queue added in memory; above the limit, move all queues' entries to the file."""
         self._holders[id(holder)] = holder
         self._held_bytes += entries.nbytes + _PART_BYTES
         if self._held_bytes > self._most_held_bytes:
-            for each in self._holders.values():
-                each.put_away()
+            for appended in self._holders.values():
+                appended.put_away()
             self._holders.clear()
             self._held_bytes = 0
 
     def append(self, entries: bytes) -> int:
-        """Write entries behind the file's end; gives the position."""
+        """Append entries to the file and return their position in it."""
         if self._spool is None:
             self._spool = Spool()
         return self._spool.append(entries)
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        """What lies at a position that ``append`` gave."""
+        """Read ``size_bytes`` at a position that ``append`` returned."""
         return self._spool.read(at, size_bytes) if self._spool is not None else b""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Entries that follow each other: in memory, or at a position of the scratch file."""
+    """A run of entries, in memory or at a position of the scratch file."""
 
     count: int
     entries: Entries | None
@@ -72,7 +75,7 @@ class AppendedEntries:
         self._dtype = dtype
         self._spool = spool
         self._parts: list[_Part] = []
-        self._ends: list[int] = []  # entries in all parts up to and with this one
+        self._ends: list[int] = []  # number of entries up to the end of each part
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -92,7 +95,7 @@ class AppendedEntries:
                 self._add(_Part(count, entries, part.at))
 
     def overlay(self, out: Entries, first: int) -> None:
-        """Write the entries from number ``first`` on (which may lie in front of them) over ``out``."""
+        """Write the entries from number ``first`` on over ``out``; ``first`` may be negative."""
         for number in range(bisect_right(self._ends, max(first, 0)), len(self._parts)):
             part = self._parts[number]
             place = self._ends[number] - part.count - first
@@ -103,14 +106,14 @@ class AppendedEntries:
             out[place + skipped : place + skipped + len(wanted)] = wanted
 
     def digest(self) -> bytes:
-        """Return what tells these entries from others, however they were added."""
-        told = sha256()
+        """Return a digest of the entries that does not depend on how they were added."""
+        sha = sha256()
         for part in self._parts:
-            told.update(self._entries(part, 0, part.count).tobytes())
-        return told.digest()
+            sha.update(self._entries(part, 0, part.count).tobytes())
+        return sha.digest()
 
     def put_away(self) -> None:
-        """Have the scratch file hold what is in memory."""
+        """Move the entries in memory to the scratch file."""
         held: list[Entries] = []
         while self._parts and (entries := self._parts[-1].entries) is not None:
             self._parts.pop()

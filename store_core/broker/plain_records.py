@@ -1,11 +1,10 @@
-"""Plain records one behind the other, by the kernel's walk over a segment's file; alone, or in a thread that goes ahead.
+"""Find ranges of plain records by the kernel's walk over a segment's file, in the caller or ahead in a thread.
 
-Of a log that was closed cleanly a start wants to know no more than that its records are some, and its newest segments are
-scanned in any case. So they are walked from the first moment on, while the program still loads what it needs for the rest and
-looks at the queues: ``reading_ahead``. What the thread finds goes to ``CheckedRanges``; it takes nothing away from a walk that finds
-something else there, for such a walk looks for itself from there on.
+After a clean stop a start only checks that the records of the newest segments are valid, and it scans these in any case. So
+``reading_ahead`` walks them in a thread while the program still loads modules and reads the queues. The results go to
+``CheckedRanges``. A walk that finds another end than the thread continues from there on its own.
 
-Imports neither numpy nor what needs it.
+Imports neither numpy nor modules that need it.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment
     from store_core.storage.store import Store
 
-CALL_SECONDS: Final = 0.05  # so long an interrupt may have to wait
-WORTH_BYTES: Final = 16 << 20  # a segment that is walked sooner than a thread is made of it
-_STEP_SECONDS: Final = 0.03  # a start that dispatches looks again at what was found in one step
-_LOOK_SECONDS: Final = 0.1  # so often a walk that waits can be interrupted
+CALL_SECONDS: Final = 0.05  # the longest that an interrupt waits
+WORTH_BYTES: Final = 16 << 20  # smaller segments are walked before a thread pays off
+_STEP_SECONDS: Final = 0.03  # short, as a start that dispatches reads again what one step found
+_LOOK_SECONDS: Final = 0.1  # how often a waiting walk can be interrupted
 
 
 def plain_runs(
     segment: Segment, at: int, to: int, limit: int, *, check_crc: bool, seconds: float | None = None
 ) -> Generator[int, None, None]:
-    """Ends of plain records that follow each other from ``at`` on, each further on than the last; what is not plain ends it.
+    """Yield rising ends of adjacent plain records from ``at`` on, up to the first frame that is not plain.
 
-    No record that begins at ``to`` or behind it is looked at; ``limit`` is the end of what can be read. Nothing comes where
-    the file cannot be opened or read: whoever reads it in another way says so.
+    Only records that start before ``to`` are read; ``limit`` is the end of the readable bytes. Nothing is yielded if the file
+    cannot be opened or read: the caller then reads it in another way, which reports the error.
     """
     start, end = segment.phy_offset, segment.end_phy_offset
     try:
@@ -63,20 +62,20 @@ def plain_runs(
 
 
 class WalkAhead:
-    """A thread that walks segments in the order in which they are asked for. Who comes to one first, has it."""
+    """A thread that walks segments in the order of requests; a segment belongs to the thread or caller that takes it first."""
 
     def __init__(self, first: Segment) -> None:
         self._changed = Condition()
         self._waiting = deque([first])
-        self._taken = {first.phy_offset: False}  # whether somebody has begun it
-        self._ends: dict[int, list[int]] = {}  # of those that the thread has begun
+        self._taken = {first.phy_offset: False}  # True once a thread or caller has it
+        self._ends: dict[int, list[int]] = {}  # of the segments that the thread has taken
         self._over: set[int] = set()
         self._is_closed = False
         self._thread = Thread(target=self._run, name="walk ahead", daemon=True)
         self._thread.start()
 
     def want(self, segments: Sequence[Segment]) -> None:
-        """Walk these too, the last one first: whoever needs them all begins with the first."""
+        """Walk these segments too, the last one first, as a caller that needs them all starts with the first."""
         with self._changed:
             for segment in reversed(segments):
                 if segment.phy_offset not in self._taken and segment.size_bytes >= WORTH_BYTES:
@@ -85,9 +84,9 @@ class WalkAhead:
             self._changed.notify_all()
 
     def found(self, segment: Segment) -> Iterator[int]:
-        """Ends of plain records from the segment's start on, as they are found; nothing, if the thread has not come to it yet.
+        """Yield ends of plain records from the segment's start on, as the thread finds them.
 
-        Then it leaves that segment to who asks.
+        Yields nothing if the thread has not started the segment, which it then leaves to the caller.
         """
         start, seen = segment.phy_offset, 0
         with self._changed:
@@ -105,7 +104,7 @@ class WalkAhead:
             yield from news
 
     def close(self) -> None:
-        """Have the thread end."""
+        """End the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -144,10 +143,12 @@ class WalkAhead:
 
 @contextmanager
 def reading_ahead(store: Store) -> Iterator[CheckedRanges]:
-    """What a start on this store is played with: while that is being prepared, threads read what it will look at.
+    """Yield the checked ranges for starts on this store, while threads read what a start will read.
 
-    The log's newest segment where that is sure to be scanned, and not to be dispatched; and the queues. Raises FailedError
-    where a folder cannot be listed.
+    Threads read the queues, and the log's newest segment if a start is sure to scan it without dispatching it.
+
+    Raises:
+        FailedError: a folder cannot be listed.
     """
     with ExitStack() as stack:
         runs = EntryRuns(store.log.segments)

@@ -1,4 +1,4 @@
-"""One consume queue as a broker has it in memory: recovered, appended to, cut, with its min and max (behaviour 2, 3.7, 7, 11.3)."""
+"""Model a consume queue as a broker has it in memory: recover, append, cut, find min and max (behaviour 2, 3.7, 7, 11.3)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FIL
 class QueueState:
     """A queue of 20-byte entries. Positions are bytes of the queue unless they are called queue offsets.
 
-    ``starts``: where its files begin. Entries in front of ``appended_at`` are those of the files as they were found;
-    ``appended`` are the ones a broker would write from there on, which go to ``spool``. Nothing is read before it is needed.
+    ``starts``: the positions at which its files start. Entries before ``_appended_at`` are those of the files as found;
+    ``_appended`` are the entries that a broker would write from there, which go to ``spool``. Files are read when needed.
     """
 
     layout = layout.ENTRY
@@ -65,7 +65,7 @@ class QueueState:
         self.end_phy_offset = -1  # the queue's end in the log
         self.min_position = 0
         self.deleted: list[int] = []  # files that are unlinked
-        self.drifted = 0  # entries appended to another place than their message's queue offset
+        self.drifted = 0  # entries appended at another position than their message's queue offset
         self.falling: list[int] = []  # queue offsets of recovered entries that lie before an earlier entry in the log
         self._behaviour = behaviour
         self._open = found
@@ -73,18 +73,18 @@ class QueueState:
         self._ext = ext
         self._runs = runs
         self._off_grid = off_grid
-        self._asked_run: tuple[int, EntryRun | None] | None = None  # of a file, asked for at each step of a start
+        self._last_run: tuple[int, EntryRun | None] | None = None  # each step asks again
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
-        self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
+        self._cut: dict[int, int] = {}  # written bytes, as a broker sees them, of files that the last one overlaps
         self._appended_at: int | None = None
-        self._appended_in = -1  # the file that the first of them is in
+        self._appended_in = -1  # the file of the first appended entry
 
     # -- what it holds -------------------------------------------------------------------------------------------
 
     @property
     def _found(self) -> SegmentSequence | None:
-        """The files as they were found; opened anew by a store with many queues, and so not kept here."""
+        """The files as they were found; not kept here, as a store with many queues reopens them."""
         return self._open[self.key] if self._open is not None else None
 
     @cached_property
@@ -97,48 +97,48 @@ class QueueState:
 
     @property
     def end(self) -> int:
-        """Where the next entry goes."""
+        """The position of the next entry."""
         return self.starts[-1] + self._in_last_file if self.starts else 0
 
     @property
     def min_offset(self) -> int:
-        """First queue offset that consumers are given."""
+        """The first queue offset that consumers get."""
         return self.min_position // self.entry_size_bytes
 
     @property
     def max_offset(self) -> int:
-        """Queue offset of the next message."""
+        """The queue offset of the next message."""
         return self.end // self.entry_size_bytes
 
     @property
     def hides_entries(self) -> bool:
-        """Whether consumers may not come to all of its entries."""
+        """True if consumers may not reach all entries."""
         return self._ext is not None
 
     def reaches(self, position: int, entries: Entries) -> Mask:
-        """Mask of the entries, those of one file from ``position`` on, that consumers come to who ask for every number."""
+        """Return the mask of ``entries``, of a file from ``position`` on, that a consumer of every number reaches."""
         if self._ext is None or not len(entries):
             return np.ones(len(entries), np.bool_)
         end = position + len(entries) * self.entry_size_bytes
         is_last = end in self.starts or end >= self.end
         following = self.entries(end, end + (0 if is_last else self.entry_size_bytes))
-        throws = self._ext.throws(np.r_[entries["tags_code"], following["tags_code"]].astype(np.int64))
-        mask = ~throws[: len(entries)]
+        is_throwing = self._ext.throws(np.r_[entries["tags_code"], following["tags_code"]].astype(np.int64))
+        mask = ~is_throwing[: len(entries)]
         if self._behaviour.reads_next_tags:
-            mask[: len(throws) - 1] &= ~throws[1:]
+            mask[: len(is_throwing) - 1] &= ~is_throwing[1:]
         return mask
 
     def entries(self, start: int, end: int) -> Entries:
-        """Entries in [start, end) as found and appended; places nobody wrote are zero. Aligned to entries, unbounded."""
+        """Return the entries in [start, end) as found and appended; unwritten ones are zero. Aligned to entries, unbounded."""
         size = self.entry_size_bytes
         if self._off_grid is not None:
             return self._looked_up(start + -start % size, (end - start) // size)
         if self._appended_at is None and (files := self._found) is not None:
             place = bisect_right(self.starts, start) - 1
-            holds = self.starts[place] if place >= 0 else -1
-            if holds in self._as_found and start < end <= holds + self.file_size_bytes:
+            file_at_start = self.starts[place] if place >= 0 else -1
+            if file_at_start in self._as_found and start < end <= file_at_start + self.file_size_bytes:
                 data = files.read(start, end - start)
-                if len(data) == end - start and not len(data) % size:  # one file tells all: nothing to put together
+                if len(data) == end - start and not len(data) % size:  # one file has them all
                     return np.frombuffer(data, self.layout.dtype)
         out = np.zeros((end - start) // size, self.layout.dtype)
         for file_start in sorted(self._as_found):
@@ -152,7 +152,7 @@ class QueueState:
         return out
 
     def _looked_up(self, start: int, count: int) -> Entries:
-        """As ``entries``, where a broker does not find them by their place in a file."""
+        """Return the entries as a broker looks them up if its files are off the grid."""
         out, width = np.zeros(count, self.layout.dtype), self.entry_size_bytes
         for file, at, first, stop in looked_up(start, count, width, self.starts, self.file_size_bytes):
             found = self.in_file(file, file + at, file + at + (stop - first) * width)
@@ -161,11 +161,11 @@ class QueueState:
         return out
 
     def written_in(self, file: int) -> int:
-        """Return how many bytes of the file that begins at ``file`` a broker reads."""
+        """Return how many bytes of the file that starts at ``file`` a broker reads."""
         return self._in_last_file if file == self.starts[-1] else self._cut.get(file, self.file_size_bytes)
 
     def in_file(self, file: int, start: int, end: int) -> Entries:
-        """As ``entries``, by their place in the file that begins at ``file``."""
+        """Return the entries in [start, end) of the file that starts at ``file``, even if files overlap."""
         if self._off_grid is None:
             return self.entries(start, end)
         out = np.zeros((end - start) // self.entry_size_bytes, self.layout.dtype)
@@ -178,13 +178,13 @@ class QueueState:
         return out
 
     def _used_end(self, file: int) -> int:
-        """Where there are only zeros from on in a file as it was found."""
+        """Return the position after which a file as found has only zeros."""
         if file not in self._as_found or (files := self._found) is None:
             return file
         return (files if self._off_grid is None else self._off_grid.at(file)).used_end(file)
 
     def _file_entries(self, start: int) -> Entries:
-        """The entries of one file, up to the first place behind which there are only zeros."""
+        """Return the entries of a file, up to and with the first that has only zeros after it."""
         end, size = start + self.file_size_bytes, self.entry_size_bytes
         used = self._used_end(start)
         if self._appended_at is not None:
@@ -194,29 +194,29 @@ class QueueState:
 
     @property
     def has_appended(self) -> bool:
-        """Whether it holds more than its files as they were found."""
+        """True if the queue has more than its files as they were found."""
         return self._appended_at is not None
 
     def mark(self) -> tuple[object, ...]:
-        """Return what tells apart two states over the same files, with a digest of what was appended."""
+        """Return a key that differs between unequal states over the same files, with a digest of the appended entries."""
         places = self.min_position, self.end, self.min_offset, self.max_offset
-        told = (self.key, self.entry_size_bytes, self.starts, *places)
+        state = (self.key, self.entry_size_bytes, self.starts, *places)
         if self._appended_at is None:
-            return told
+            return state
         from_files = sorted(self._as_found), sorted(self._cut.items())
-        return *told, *from_files, self._appended_at, self._appended_in, self._appended.digest()
+        return *state, *from_files, self._appended_at, self._appended_in, self._appended.digest()
 
     def plain_run(self, start: int) -> EntryRun | None:
-        """The run of the file at ``start``, where that is known and the file as it was found."""
+        """Return the run of the file at ``start`` if it is known and the file unchanged, else None."""
         if self._runs is None or self._appended_at is not None or start not in self._as_found:
             return None
         if self._off_grid is not None:
             return None
-        if self._asked_run is not None and self._asked_run[0] == start:
-            return self._asked_run[1]
+        if self._last_run is not None and self._last_run[0] == start:
+            return self._last_run[1]
         run = self._run_of(self._runs, start)
         if self._runs.remembers:
-            self._asked_run = start, run
+            self._last_run = start, run
         return run
 
     def _run_of(self, runs: EntryRuns, start: int) -> EntryRun | None:
@@ -227,7 +227,7 @@ class QueueState:
     # -- recovery (2) --------------------------------------------------------------------------------------------
 
     def recover(self) -> str:
-        """Find the end: the first invalid entry from the third newest file on; why that fails, or ""."""
+        """Find the end, the first invalid entry from the third newest file on; return why that fails, or ""."""
         if not self.starts:
             return ""
         place = max(len(self.starts) - FILES_CHECKED, 0)
@@ -256,13 +256,13 @@ class QueueState:
         return self._ext.recover(self._newest_address(first)) if self._ext is not None else ""
 
     def _newest_address(self, begin: int) -> int | None:
-        """The last entry's from a position on that has further tags."""
+        """Return the address of the last ext unit that entries from a position on have, or None."""
         tags = self.entries(begin, self.end)["tags_code"]
         found = tags[tags <= layout.EXT_MAX_ADDRESS]
         return int(found[-1]) if len(found) else None
 
     def _good_run(self, entries: Entries, *, below: int = ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
-        """As ``good_run``."""
+        """Return the good run; batch queues add their own conditions."""
         return good_run(entries, below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
@@ -273,28 +273,28 @@ class QueueState:
         return c_int64(end).value  # as Java adds
 
     def name_of(self, start: int) -> int:
-        """Return the number that the file at a position has for a name."""
+        """Return the number that names the file at a position."""
         return start
 
     def _cut_files(self, file: int, used_bytes: int) -> None:
-        """Files behind what is used of one go; each that holds that end, by its name, is written from there on."""
+        """Drop files after the used bytes of one; each file that contains that end, by its name, is cut there."""
         size, end = self.file_size_bytes, self.name_of(file) + used_bytes
-        gone = {start for start in self.starts if self.name_of(start) > end}
-        self.deleted += [self.name_of(start) for start in self.starts if start in gone]
-        self._as_found -= gone
-        self.starts = [start for start in self.starts if start not in gone]
+        dropped = {start for start in self.starts if self.name_of(start) > end}
+        self.deleted += [self.name_of(start) for start in self.starts if start in dropped]
+        self._as_found -= dropped
+        self.starts = [start for start in self.starts if start not in dropped]
         if self.starts:
             cut = {start: end % size for start in self.starts if self.name_of(start) + size > end}
             self._in_last_file = cut.pop(self.starts[-1], size)
-            self._cut |= cut  # where files lie over each other
+            self._cut |= cut  # where files overlap
 
     def _recovered(self) -> None:
-        """Nothing more to do here; batch queues find their numbers now."""
+        """Do nothing; batch queues find their numbers here."""
 
     # -- cutting at the end of the log (3.7) ---------------------------------------------------------------------
 
     def truncate(self, phy_offset: int) -> None:
-        """Drop the entries of records at or behind ``phy_offset``, as far as a broker looks."""
+        """Drop the entries of records at or after ``phy_offset``, as far as a broker looks."""
         self.end_phy_offset = phy_offset - 1 if self._behaviour.queue_end_is_start else phy_offset
         while self.starts:
             start = self.starts[-1]
@@ -305,7 +305,7 @@ class QueueState:
                 break
             found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
-                # The first entry is taken without being looked at.
+                # A broker takes the first entry without a check.
                 count = 1 + self._good_run(found[1:], below=phy_offset).length
                 self._in_last_file = count * self.entry_size_bytes
                 self.end_phy_offset = self._end_of(found[count - 1])
@@ -323,7 +323,7 @@ class QueueState:
         self._in_last_file = self.file_size_bytes if self.starts else 0
 
     def drop_all(self) -> None:
-        """Unlink everything: the log is empty."""
+        """Unlink all files, as for an empty log."""
         while self.starts:
             self.drop_last_file()
         self._forget_appended_after(0)
@@ -341,7 +341,7 @@ class QueueState:
     # -- dispatch (7) --------------------------------------------------------------------------------------------
 
     def has_passed(self, phy_offset: int, size_bytes: int) -> bool:
-        """Whether ``put`` leaves everything as it is, given records of which the last one in the log is this."""
+        """Return True if ``put`` changes nothing for records of which this is the last one in the log."""
         end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
         return self._ext is None and end <= self.end_phy_offset
 
@@ -367,12 +367,12 @@ class QueueState:
             self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
             return
         self._make_first_file(int(queue_offset[0]))
-        # Numbers rise by one or more and the end by one: once one number is not below the end, none is.
+        # Numbers rise by one or more and the end by one: after the first number that is not below the end, none is.
         first = int(np.searchsorted(queue_offset, self.max_offset))
         self._append(phy_offset[first:], size_bytes[first:], tags_code[first:], queue_offset[first:])
 
     def _put_singly(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
-        """The rules one record at a time: numbers that fall or repeat are rare."""
+        """Put records one at a time, for numbers that fall or repeat, which are rare."""
         for row in range(len(phy_offset)):
             end = int(phy_offset[row])
             if not self._behaviour.queue_end_is_start:
@@ -382,20 +382,20 @@ class QueueState:
             number = int(queue_offset[row])
             self._open_next_file()
             self._make_first_file(number)
-            position = c_int64(number * self.entry_size_bytes).value  # as Java has it: 2^61 entries lie in front of all
+            position = c_int64(number * self.entry_size_bytes).value  # overflows as in Java: entry 2^61 is before all
             if number and position < self.end:
                 continue
-            one = slice(row, row + 1)
-            self._append(phy_offset[one], size_bytes[one], tags_code[one], queue_offset[one])
+            only_row = slice(row, row + 1)
+            self._append(phy_offset[only_row], size_bytes[only_row], tags_code[only_row], queue_offset[only_row])
 
     def _open_next_file(self) -> None:
-        """A broker makes the next file before it looks whether the message is to be dropped; then the file stays empty."""
+        """Make the next file if the last one is full, before the check of the queue offset: a broker does so too."""
         if self.starts and self._in_last_file >= self.file_size_bytes:
             self.starts.append(self.starts[-1] + self.file_size_bytes)
             self._in_last_file = 0
 
     def _make_first_file(self, queue_offset: int) -> None:
-        """A queue without files begins with the file that holds its first message, filled up to it (7.3)."""
+        """Make the first file of a queue without files: the file of its first message, with fillers before it (7.3)."""
         if self.starts:
             return
         position = queue_offset * self.entry_size_bytes
@@ -417,7 +417,7 @@ class QueueState:
         self.end_phy_offset = self._end_of(entries[-1])
 
     def _write(self, entries: Entries) -> None:
-        """Bytes at the end; files are made as they fill up."""
+        """Append entries at the end; make files as they fill up."""
         if not len(entries):
             return
         if self._appended_at is None:
@@ -431,7 +431,7 @@ class QueueState:
     # -- min offset (11.3) ---------------------------------------------------------------------------------------
 
     def correct_min(self, log_min_phy_offset: int) -> str:
-        """Move the min to the first entry that the log still has, the way the release looks for it; why that fails, or ""."""
+        """Move the min to the first entry that the log still has, as the release searches it; return why that fails, or ""."""
         if not self.starts:
             return ""
         if self._behaviour.min_offset_search is MinOffsetSearch.LINEAR:
@@ -453,16 +453,16 @@ class QueueState:
         if self._first_file_end() > start and self._phy_offset_at(start, start) >= log_min:
             self.min_position = start
             return
-        there = self.in_file(start, start, self._first_file_end())["phy_offset"] >= log_min
-        if there.any():
-            self.min_position = start + int(np.argmax(there)) * self.entry_size_bytes
+        in_log = self.in_file(start, start, self._first_file_end())["phy_offset"] >= log_min
+        if in_log.any():
+            self.min_position = start + int(np.argmax(in_log)) * self.entry_size_bytes
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self._is_known_to_begin_at(log_min):
+        if self._min_is_known(log_min):
             return
         if self._in_last_file and self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
-            self.min_position = self.end  # nothing is left, but the numbering goes on
+            self.min_position = self.end  # no entry remains, but the numbering continues
             return
         start = self.starts[0]
         begin = max(self.min_position, start)
@@ -486,9 +486,11 @@ class QueueState:
                 self.min_position = begin + place * size
                 return
 
-    def _is_known_to_begin_at(self, log_min: int) -> bool:
-        """Whether the min stays where it is, at the begin of the first file, since that file's first entry and the queue's last one lead
-        into the log; False where no run tells."""
+    def _min_is_known(self, log_min: int) -> bool:
+        """Return True if the min is the first file's start and stays there, by the known runs.
+
+        It stays if that file's first entry and the queue's last entry point into the log. False if a run is not known.
+        """
         first, last = self.plain_run(self.starts[0]), self.plain_run(self.starts[-1])
         if first is None or last is None or self.min_position != self.starts[0]:
             return False

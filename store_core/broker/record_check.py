@@ -1,6 +1,6 @@
-"""What a broker's record check says of the bytes at one place (behaviour 3.1, store format 2.5), exactly.
+"""Check the bytes at one offset exactly as a broker's record check does (behaviour 3.1, store format 2.5).
 
-The walk asks it where the kernel found no frame; everything else goes through the kernel's columns.
+The walk uses it where the kernel found no frame; all other records go through the kernel's columns.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 Read = Callable[[int, int], bytes]  # (phy_offset, size_bytes) -> bytes, fewer at the end of a segment
 
-# A Java array can not be longer; asking for more ends load() with OutOfMemoryError.
+# A Java array cannot be longer; a request for more ends load() with OutOfMemoryError.
 JAVA_ARRAY_LIMIT: Final = 0x7FFFFFFD
-# From here on it depends on the heap whether the check's scratch array can be had.
+# From this size on it depends on the heap if the check can allocate its scratch array.
 HEAP_DEPENDENT_BYTES: Final = 256 << 20
 _CHUNK_BYTES: Final = 16 << 20
 _V6_FLAGS: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
 
 
 class Verdict(Enum):
-    """What the check returns, in its own terms of (success, size)."""
+    """The check's result, in its own terms of (success, size)."""
 
     RECORD = "success, size of the record"
     BLANK = "success, 0"
@@ -42,9 +42,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The check's answer. ``row`` is there for a RECORD; its ``*_at`` count from the record's start.
+    """The check's answer. Only a RECORD has a ``row``, whose ``*_at`` count from the record's start.
 
-    ``consumed_bytes``: for a MISMATCH, where the parts end. ``scratch_bytes``: the array that was made on the way.
+    ``consumed_bytes``: for a MISMATCH, the end of the parts. ``scratch_bytes``: the size of the array that the check made.
     """
 
     verdict: Verdict
@@ -57,7 +57,10 @@ class Checked:
 
 
 class SizeRules(Protocol):
-    """How a release treats a size that no record has; it is asked only where one is found, as releases that were not asked go alike."""
+    """The rules of a release for impossible sizes.
+
+    Read them only where such a size is found: releases whose rules a start did not read take the same path.
+    """
 
     @property
     def bounds_size(self) -> bool: ...
@@ -67,7 +70,7 @@ class SizeRules(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """What of the check depends on release and configuration."""
+    """The rules of the check that depend on release and configuration."""
 
     check_crc: bool
     verify_property_crc: bool
@@ -91,7 +94,7 @@ class CheckRules:
 
 
 def check_at(read: Read, phy_offset: int, left: int, rules: CheckRules) -> Checked:
-    """The check of the frame at ``phy_offset`` with ``left`` bytes to the end of what the broker can read there."""
+    """Check the frame at ``phy_offset`` with ``left`` bytes to the end of the broker's readable bytes."""
     prefix = read(phy_offset, min(record.PREFIX.size_bytes, left))
     if len(prefix) < record.PREFIX.size_bytes:
         return Checked(Verdict.FAILED)
@@ -110,7 +113,7 @@ def check_at(read: Read, phy_offset: int, left: int, rules: CheckRules) -> Check
 
 
 def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules: CheckRules) -> Checked:
-    """Steps 4 to 9. Reading past ``left``, or a part longer than the scratch array of ``size``, is an exception there."""
+    """Do steps 4 to 9. In the broker a read past ``left``, or of more than the scratch array of ``size``, throws."""
     head_bytes = read(start, min(left, record.body_at(_V6_FLAGS)))
     if len(head_bytes) < record.HEAD.size_bytes:
         return Checked(Verdict.FAILED)
@@ -176,7 +179,7 @@ def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules
 def _counted(
     read: Read, start: int, at: int, length_format: str, size: int, left: int, *, may_be_negative: bool = False
 ) -> tuple[int, bytes] | None:
-    """A length and the bytes it counts: where these begin in the record, and them; None where reading them throws."""
+    """Read a length and the bytes it counts; return their start in the record and the bytes, or None if reading throws."""
     width = struct.calcsize(length_format)
     raw = read(start + at, width) if at + width <= left else b""
     if len(raw) < width:
@@ -200,7 +203,7 @@ def _crc(read: Read, phy_offset: int, size_bytes: int) -> int:
 
 
 def _property_crc_holds(read: Read, start: int, size: int, properties: bytes) -> bool:
-    """With forceVerifyPropCRC the property must be there and right (2.6)."""
+    """Return True if the record has the checksum property that forceVerifyPropCRC requires, with the right value (2.6)."""
     digits = some_properties(properties, (record.PROPERTY_CRC_NAME,)).get(record.PROPERTY_CRC_NAME, b"")
     covered = size - record.PROPERTY_CRC.size_bytes
     if not digits.isdigit() or covered <= 0:

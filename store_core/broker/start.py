@@ -1,4 +1,4 @@
-"""A broker's start on a store, from loading to where dispatch has caught up; nothing is written."""
+"""Simulate a broker's start on a store, from loading to caught-up dispatch, without writing."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Start(Closing):
-    """What the broker has in memory and on disk afterwards. ``refusal``: why it does not start, "" if it does.
+    """The state in memory and on disk after a start. ``refusal``: why the broker does not start, "" if it does.
 
-    A context: what its queues hold may lie in a scratch file, which vanishes with it.
+    A context manager, whose end removes the scratch file that its queues may use.
     """
 
     behaviour: Behaviour
@@ -43,21 +43,21 @@ class Start(Closing):
     loaded: Loaded
     log: LogRecovery = field(default_factory=LogRecovery)
     dispatcher: Dispatcher | None = None
-    runs: EntryRuns | None = None  # what the queue files hold, where it was played with that
+    runs: EntryRuns | None = None  # contents of queue files, if the start used them
 
     def close(self) -> None:
-        """The queues' entries can no longer be asked for."""
+        """Discard the queues' entries."""
         if self.dispatcher is not None:
             self.dispatcher.close()
 
     @property
     def ends_cut(self) -> bool:
-        """Whether loading fails only once log and queues are recovered and cut."""
+        """True if loading fails only after log and queues are recovered and cut."""
         return self.dispatcher is not None and bool(self.loaded.refusal) and not self.log.refusal
 
     @property
     def queues(self) -> list[QueueState]:
-        """Every queue in order of topic and queue id, batch queues behind the others."""
+        """Every queue in order of topic and queue id, batch queues after the others."""
         if self.dispatcher is None:
             return []
         plain = sorted(self.dispatcher.queues.items())
@@ -72,11 +72,14 @@ def start_broker(
     on_progress: Callable[[int], None] | None = None,
     proven: CheckedRanges | None = None,
 ) -> Start:
-    """Play a start through. Reads what the broker would scan and the queue files it looks at.
+    """Simulate a start; read the log that the broker would scan and the queue files it reads.
 
-    ``on_table`` sees every table of records that recovery accepts, plain ones as one row where they are not dispatched.
-    ``proven``: what starts of other releases on the same log have found. Raises FailedError for queues kept in RocksDB and
-    for files that cannot be read.
+    Args:
+        on_table: gets every table of records that recovery accepts; plain records that are not dispatched come as one row.
+        proven: the ranges and rows that starts of other releases found in the same log.
+
+    Raises:
+        FailedError: the queues are in RocksDB, or a file cannot be read.
     """
     if store.queues_in_rocksdb:
         raise FailedError(
@@ -90,7 +93,7 @@ def start_broker(
     runs = proven.runs if proven is not None else None
     dispatcher = _dispatcher(store, behaviour, loaded, runs)
     if proven is not None and all(store.log.holding(segment) is store.log for segment in loaded.segments):
-        dispatcher.known = proven.rows  # else an offset does not tell which file's bytes are meant
+        dispatcher.known = proven.rows  # else an offset may be in two files
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.recover():
             dispatcher.close()
@@ -115,14 +118,14 @@ def start_broker(
 
 
 def _indexing_fails(store: Store, loaded: Loaded) -> str:
-    """Why the first record that is dispatched ends it, or ""; what is there is no folder then, and has given no index file."""
+    """Return why the first dispatched record ends the start, or "": ``index`` is not a folder, but an index file is needed."""
     if not loaded.index.files or (store.root / paths.INDEX).is_dir() or not is_there(store.root / paths.INDEX):
         return ""
     return f"{paths.INDEX} is no folder, and no index file can be made in it (IllegalMonitorStateException)"
 
 
 def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
-    """Find every queue's min; why a queue ends it, or ""."""
+    """Find every queue's min; return why a queue ends the start, or ""."""
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.correct_min(log.min_phy_offset):
             return refusal
@@ -169,19 +172,19 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
 def _mapped(
     loaded: Mapping[QueueKey, list[Segment] | None], found: Mapping[QueueKey, SegmentSequence]
 ) -> Iterator[tuple[QueueKey, list[Segment]]]:
-    """The files of each queue that a broker maps."""
+    """Yield the files of each queue that a broker maps."""
     return ((key, list(found[key].segments) if files is None else files) for key, files in loaded.items())
 
 
-_OF_A_QUEUE: Final = re.compile(rf"(?:{paths.CONSUMEQUEUE}|{paths.BATCHCONSUMEQUEUE})/[%|a-zA-Z0-9_-]+(?:/\d+)?")
+_QUEUE_FOLDER: Final = re.compile(rf"(?:{paths.CONSUMEQUEUE}|{paths.BATCHCONSUMEQUEUE})/[%|a-zA-Z0-9_-]+(?:/\d+)?")
 
 
 def _no_folders(store: Store) -> frozenset[str]:
-    """What stands where a folder of queues belongs, by its path in the store."""
+    """Return the paths in the store of files that take the name of a folder of queues."""
     trees = [store.root / tree for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE)]
     files = [tree for tree in trees if is_there(tree) and not tree.is_dir()]
     names = [store.relative(stray.path) for stray in store.queue_strays if not stray.is_folder]
-    return frozenset([*map(store.relative, files), *filter(_OF_A_QUEUE.fullmatch, names)])
+    return frozenset([*map(store.relative, files), *filter(_QUEUE_FOLDER.fullmatch, names)])
 
 
 def _file_size(configured: int | None, found: Mapping[QueueKey, SegmentSequence], default: int) -> int:
@@ -189,7 +192,7 @@ def _file_size(configured: int | None, found: Mapping[QueueKey, SegmentSequence]
 
 
 def _dispatches_light_queues(store: Store) -> bool:
-    """Configured, or told by light queues that are there."""
+    """Return True if multi-dispatch is configured, or if it is not set and light queues exist."""
     if "enableMultiDispatch" in store.settings.values:
         return store.settings.flag("enableMultiDispatch")
     return any(key.topic.startswith(paths.LMQ_PREFIX) for key in store.queues)

@@ -1,6 +1,6 @@
-"""What a broker's release changes in how it treats a store: one row a feature, one column a run of releases.
+"""List how releases differ in their treatment of a store: one row a feature, one column a run of releases.
 
-Section 17 of the behaviour reference, and the release tags themselves where it says nothing about 4.x before 4.9.
+The source is section 17 of the behaviour reference, and for 4.x before 4.9, which it lacks, the release tags themselves.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``X.Y.Z``, or ``X.Y`` for the newest known release of that line. Raises UsageError for anything else,
-        and for lines before 4.3 or after 5.5, whose behaviour is not known here."""
+        """Parse ``X.Y.Z``, or ``X.Y`` for the newest known release of that line.
+
+        Raises:
+            UsageError: the text is neither, or the line is before 4.3 or after 5.5, whose behaviour is not known here.
+        """
         match = _PATTERN.fullmatch(text.strip())
         to_do = f"give a release from {RELEASES[0]} to {RELEASES[-1]}, such as 5.3.3"
         if match is None:
@@ -62,7 +65,7 @@ RELEASES: Final = _releases(
 
 
 class CleanStart(Enum):
-    """Which segment the scan after a clean stop begins at (behaviour 3.2, 3.4)."""
+    """The segment at which the scan after a clean stop starts (behaviour 3.2, 3.4)."""
 
     THIRD_LAST = "the third newest segment"
     QUEUE_END = "the newest segment whose name is not behind the end of the queues"
@@ -70,7 +73,7 @@ class CleanStart(Enum):
 
 
 class CrashStart(Enum):
-    """How the first record of a segment is looked at when a scan after a crash looks for its start (3.3, 3.4)."""
+    """The check of a segment's first record when a scan after a crash looks for its start (3.3, 3.4)."""
 
     HEADER = "magic and store time alone"
     WHOLE_RECORD = "the whole record with its checksum, and its store time"
@@ -80,7 +83,7 @@ class CrashStart(Enum):
 
 
 class QueueCut(Enum):
-    """When queues are cut at the end that the scan of the log found (3.2)."""
+    """The condition for cutting queues at the end that the scan of the log found (3.2)."""
 
     AFTER_CRASH = "always after a crash, never after a clean stop"
     END_AT_LOAD = "when the queues, as they were loaded, reach it"
@@ -88,7 +91,7 @@ class QueueCut(Enum):
 
 
 class MinOffsetSearch(Enum):
-    """How a queue's min offset is found (11.3)."""
+    """The search for a queue's min offset (11.3)."""
 
     LINEAR = "first entry of the first file at or behind the log's start"
     BINARY = (
@@ -100,68 +103,68 @@ class MinOffsetSearch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """A release as a row of answers. Releases that behave alike are equal."""
+    """The behaviour of a release, one field a feature. Releases that behave alike are equal."""
 
     clean_start: CleanStart
     crash_start: CrashStart
-    newest_segments_scanned: int  # at most so many; 0: no limit
-    clean_start_dispatches: bool  # re-dispatch of what lies behind the queues' end during the scan
+    newest_segments_scanned: int  # at most; 0: no limit
+    clean_start_dispatches: bool  # the scan re-dispatches records after the queues' end
     dispatches_from_queue_end: bool  # at start, and start waits until it has caught up (1.7)
     queue_cut: QueueCut
     queues_cut_first: bool  # order of the two cuts; the outcome is the same, a kill between them is not
-    mismatch_is_record: bool  # a crash scan goes on behind a record whose parts do not add up to its size
+    mismatch_is_record: bool  # a crash scan continues after a record whose parts do not add up to its size
     queue_end_is_start: bool  # a queue's end is its last record's start, not end
     min_offset_search: MinOffsetSearch
-    empty_log_drops_queues: bool  # after a clean stop, too
-    odd_size_ends_list: bool  # a file of wrong length ends the list of files quietly; else loading fails
+    empty_log_drops_queues: bool  # also after a clean stop
+    odd_size_ends_list: bool  # a file of wrong length ends the list of files without an error; else loading fails
     folders_ignored: bool  # folders between the files of a sequence
     empty_last_deleted: bool  # a last file of length 0
     index_failure_stops: bool  # an index that cannot be loaded stops the start
     reads_v2: bool
     reads_v6_hosts: bool
-    drops_parted_values: bool  # a property is none if another separator stands in its value
-    bounds_size: bool  # TOTALSIZE is compared with what is left before an array of that size is made
-    refuses_negative_blanks: bool  # a blank of negative size is none, so that the log ends there
+    drops_parted_values: bool  # ignores a property whose value contains another separator
+    bounds_size: bool  # compares TOTALSIZE with the readable bytes before it makes an array of that size
+    refuses_negative_blanks: bool  # the log ends at a blank of negative size
     bounds_own_offset: bool  # knows checkCommitLogOffsetOnRecover
     scans_from_queue_offset: bool  # enableAcceleratedRecovery: after a crash, with queues in files
     verifies_property_crc: bool  # knows forceVerifyPropCRC
     batch_queues: bool
-    reads_next_tags: bool  # a pull looks up the further tags of one message more than it gives
+    reads_next_tags: bool  # a pull looks up the ext unit of one message more than it returns
     multi_dispatch: bool  # one record may get an entry in further queues (4.11)
-    no_lists: NoLists  # topics in whose records it never does
-    passes_light_folders: bool  # over those whose name is a path
+    no_lists: NoLists  # topics whose records never get such entries
+    passes_light_folders: bool  # skips queues of a list whose name is a path
     late_delay_table: bool  # the delay levels are not known yet while recovery re-dispatches
     timer_wheel: bool
     index_tags: bool
     deletes_damaged_config: bool
-    config_reader: ConfigReader  # what reads a plain value of its JSON config files
-    config_members: ConfigMembers  # and which members their types have
-    abort_tells_process: bool  # its id is written into abort, and what was in there into abort.bak
+    config_reader: ConfigReader  # the parser of plain values in its JSON config files
+    config_members: ConfigMembers  # the members that the types of these files have
+    abort_tells_process: bool  # writes its process id to abort, and the old content to abort.bak
 
 
 class Watched:
-    """A release's behaviour that remembers what a start asks of it: a release with the same answers goes the same way."""
+    """A release's behaviour that records which fields a start reads: releases with the same values take the same path."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._answers: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Answer, once for each name: from then on the answer is an attribute, which costs no call."""
+        """Return and record a field, and store it as an attribute, so that later reads cost no call."""
         answer = self.__dict__[name] = self._answers[name] = getattr(self._behaviour, name)
         return answer
 
     @property
     def behaviour(self) -> Behaviour:
-        """What to give to a start."""
+        """This object, typed as the behaviour that a start takes."""
         return cast(Behaviour, self)
 
     def answered_otherwise(self, other: Behaviour) -> set[str]:
-        """Return the names of what was asked and another release answers otherwise."""
+        """Return the names of the fields that a start read and that differ in ``other``."""
         return {name for name, answer in self._answers.items() if getattr(other, name) != answer}
 
 
-# 4.5.0 has no tag to read; what 4.5.1 does is taken for it, as both came with DLedger.
+# 4.5.0 has no tag to read; it has the values of 4.5.1, as both came with DLedger.
 _NO: Final = False
 _YES: Final = True
 _C, _R, _Q, _M, _T, _J = CleanStart, CrashStart, QueueCut, MinOffsetSearch, ConfigMembers, ConfigReader
@@ -202,7 +205,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "timer_wheel":              (("4.3.0", _NO), ("5.0.0", _YES)),
     "index_tags":               (("4.3.0", _NO), ("5.4.0", _YES)),
     "deletes_damaged_config":   (("4.3.0", _NO), ("5.4.0", _YES)),
-    # From the releases' own lists of what they need; 4.9.4 went back to an older library.
+    # From the releases' own lists of dependencies; 4.9.4 went back to an older library.
     "config_reader":            (("4.3.0", _J.FASTJSON_29), ("4.3.2", _J.FASTJSON_51), ("4.6.0", _J.FASTJSON_61),
                                  ("4.9.0", _J.FASTJSON_76), ("4.9.4", _J.FASTJSON_61), ("5.1.0", _J.FASTJSON_76),
                                  ("5.4.0", _J.FASTJSON_2), ("5.5.0", _J.FASTJSON_2_59)),
@@ -222,12 +225,12 @@ def _at(row: tuple[tuple[str, Any], ...], version: Version) -> Any:
 
 @cache
 def behaviour_of(version: Version) -> Behaviour:
-    """The column a release falls into; a patch release newer than the known ones behaves as its line's newest."""
+    """Return the column of a release; a patch release newer than the known ones behaves as its line's newest."""
     return Behaviour(**{field.name: _at(_TABLE[field.name], version) for field in fields(Behaviour)})
 
 
 def groups_of(versions: tuple[Version, ...]) -> list[tuple[Behaviour, tuple[Version, ...]]]:
-    """Releases grouped by how they behave, in order of the first of each group."""
+    """Group releases by their behaviour, in order of the first of each group."""
     found: dict[Behaviour, list[Version]] = {}
     for version in versions:
         found.setdefault(behaviour_of(version), []).append(version)

@@ -1,4 +1,4 @@
-"""The broker's own walk over one segment: the records its check accepts one behind the other, and why it ends (3.1, 6.1)."""
+"""Walk one segment as the broker does: the adjacent records that its check accepts, and why the walk ends (3.1, 6.1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WINDOW_SIZE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class WalkRules:
-    """How a walk checks, and whether it also wants the index keys."""
+    """The checks of a walk, and whether its tables get index keys."""
 
     check: CheckRules
     index_keys: bool = False
@@ -52,13 +52,14 @@ class WalkRules:
 
 
 class SegmentWalk:
-    """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` say where and why it ended.
+    """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` are where and why it ended.
 
-    ``limit`` is the end of what the broker can read in this segment. A table is valid until the next is asked for; where
-    there is more than one, a thread walks on meanwhile.
-    Nobody looks at single records in front of ``plain_to``: those that are as they should be come there as one row, of
-    which only place and length are told. ``proven``: what walks of other releases found already, and where this one's
-    finds go.
+    A table is valid until the next one is taken; if there are several windows, a thread walks ahead.
+
+    Args:
+        limit: the end of the broker's readable bytes in this segment.
+        plain_to: the caller needs no single records before this offset; plain ones come as one row with only place and length.
+        proven: the ranges that walks of other releases found, to which this walk adds its own.
     """
 
     def __init__(
@@ -90,15 +91,15 @@ class SegmentWalk:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
         if self._limit - self.end <= size:
-            with closing(Windows(self._log, size, self._buffers)) as one:
-                yield from self._walk(one, size)
+            with closing(Windows(self._log, size, self._buffers)) as whole_window:
+                yield from self._walk(whole_window, size)
             return
         self._log = self._log.apart()
-        with closing(WindowsInTurns(self._log, size)) as over:
-            yield from made_ahead(self._walk(over, size))
+        with closing(WindowsInTurns(self._log, size)) as windows:
+            yield from made_ahead(self._walk(windows, size))
 
     def _passed(self, end: int) -> Iterator[FrameTable]:
-        """Plain records up to ``end`` have been passed."""
+        """Yield one row for the plain records up to ``end``, and continue after them."""
         if end > self.end:
             table = plain_row(self.end, end - self.end)
             self.end = end
@@ -106,7 +107,7 @@ class SegmentWalk:
 
     @property
     def _has_plain_part(self) -> bool:
-        """Whether it pays to have the kernel read the file, as verification does, up to what is not plain."""
+        """True if it pays that the kernel reads the file itself, up to the first frame that is not plain."""
         return (
             self.end >= 0
             and self._log.is_plain(self._segment)
@@ -120,17 +121,17 @@ class SegmentWalk:
                 self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
             yield from self._passed(at)
 
-    def _walk(self, over: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
+    def _walk(self, windows: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
         wanted = usual
         while True:
-            if self.end < 0:  # a file whose name has a minus sign: the kernel knows no offset of it
+            if self.end < 0:  # a file whose name has a minus sign: the kernel takes no negative offset
                 single = self._check_here()
                 if single is None:
                     return
                 yield single
                 continue
-            left = max(self._limit - self.end, 0)
-            window = over.window(self.end, wanted)[:left] if left else memoryview(b"")
+            left_bytes = max(self._limit - self.end, 0)
+            window = windows.window(self.end, wanted)[:left_bytes] if left_bytes else memoryview(b"")
             in_runs = self._in_runs(self.end + len(window))
             flags = self._rules.flags | (ScanFlag.RUNS if in_runs else 0)
             result = scan_window(window, self.end, 0, self._limit, int(ScanState.CHAINED), flags)
@@ -154,19 +155,19 @@ class SegmentWalk:
             yield single
 
     def _in_runs(self, window_end: int) -> bool:
-        """Whether single records of a window do not matter: neither to who asks, nor to what this release accepts."""
+        """Return True if neither the caller nor this release's checks need the single records of a window."""
         check = self._rules.check
         return window_end <= self._plain_to and check.reads_v2 and check.reads_v6_hosts
 
     def _accepted(self, result: Any) -> int:
-        """How many of the window's first rows the broker takes for records one behind the other."""
+        """Return how many of the window's first rows the broker accepts as adjacent records."""
         if not len(result.kind):
             return 0
         rules = self._rules.check
         if not result.odd_count and rules.reads_v2 and rules.reads_v6_hosts and not rules.verify_property_crc:
             return len(result.kind)
         good = (result.kind == FrameKind.MESSAGE) & (result.code != FrameCode.BAD_CRC)
-        good &= result.code != FrameCode.BAD_NUMBER  # which not every release minds
+        good &= result.code != FrameCode.BAD_NUMBER  # some releases accept it: the exact check decides
         if not rules.reads_v2:
             good &= result.magic == record.MAGIC_V1
         if not rules.reads_v6_hosts:
@@ -177,7 +178,7 @@ class SegmentWalk:
         return len(good) if good.all() else int(np.argmin(good))
 
     def _as_read(self, table: FrameTable) -> FrameTable:
-        """The table with what this release makes of properties that releases read in two ways."""
+        """Return the table with the columns that this release makes of properties that releases read in two ways."""
         if not self._rules.check.drops_parted_values or not table.any_has(PropertyFlag.PARTED_VALUE):
             return table
         rows = np.flatnonzero(table.with_property(PropertyFlag.PARTED_VALUE))
@@ -187,9 +188,9 @@ class SegmentWalk:
         for row in rows.tolist():
             topic, properties = table.topic(row), table.properties(row)
             values = some_properties(properties, PROPERTY_NAMES, drops_parted=True)
-            told = property_columns(topic, values)
-            columns["tags_code"][row], columns["delay_level"][row] = told[:2]
-            columns["property_flags"][row] = told[2] | PropertyFlag.PARTED_VALUE
+            derived = property_columns(topic, values)
+            columns["tags_code"][row], columns["delay_level"][row] = derived[:2]
+            columns["property_flags"][row] = derived[2] | PropertyFlag.PARTED_VALUE
             keys = _index_keys(topic, values, int(table.sys_flag[row]), self._rules)
             key_row.append(np.full(len(keys), row, np.uint32))
             key_hash.append(keys)
@@ -198,11 +199,11 @@ class SegmentWalk:
         return replace(table, **columns, key_row=joined_row[order], key_hash=joined_hash[order])
 
     def _check_here(self) -> FrameTable | None:
-        """The exact check where the kernel's rows end; a table of one if the broker sees a record there after all."""
+        """Check exactly where the kernel's rows end; return a table of one row if the broker accepts a record there."""
         self.stopped = check_at(self._log.read, self.end, self._limit - self.end, self._rules.check)
         if self.stopped.verdict is not Verdict.RECORD or self.stopped.row is None:
             return None
-        table = _one(self.stopped, self._rules)
+        table = _single_row_table(self.stopped, self._rules)
         self.end += self.stopped.size_bytes
         return table
 
@@ -211,7 +212,7 @@ def _head_of(result: Any, window: memoryview, at: int, count: int) -> FrameTable
     columns = {name: getattr(result, name)[:count] for name in ROW_COLUMNS}
     is_whole = count == len(result.kind)
     in_run = columns["topic_id"] < 0
-    if in_run.any():  # where they say they lie is where they lie
+    if in_run.any():  # records in a run lie at their own offset
         columns["own_phy_offset"] = np.where(in_run, columns["phy_offset"], columns["own_phy_offset"])
     keep = slice(None) if is_whole else result.key_row < count
     keys = {"key_row": result.key_row[keep], "key_hash": result.key_hash[keep]}
@@ -219,7 +220,7 @@ def _head_of(result: Any, window: memoryview, at: int, count: int) -> FrameTable
 
 
 def plain_row(phy_offset: int, size_bytes: int) -> FrameTable:
-    """A table of one row for plain records that follow each other."""
+    """Return a table of one row for adjacent plain records."""
     row = Row(FrameKind.MESSAGE, FrameCode.OK, phy_offset, size_bytes, own_phy_offset=phy_offset)
     columns: dict[str, Any] = frame_columns([row])
     none = np.zeros(0, np.int32)
@@ -227,12 +228,12 @@ def plain_row(phy_offset: int, size_bytes: int) -> FrameTable:
 
 
 def is_plain_row(table: FrameTable) -> bool:
-    """Whether a table tells of plain records by place and length alone."""
+    """Return True if a table is one row of plain records with only place and length."""
     return len(table) == 1 and table.topic_id[0] < 0
 
 
-def _one(checked: Checked, rules: WalkRules) -> FrameTable:
-    """A table of one record that is larger than the kernel believes; its window holds only topic and properties."""
+def _single_row_table(checked: Checked, rules: WalkRules) -> FrameTable:
+    """Return a table of one record that only the exact check accepts; its window has only topic and properties."""
     assert checked.row is not None
     window = checked.topic + checked.properties
     row = checked.row._replace(
@@ -252,7 +253,7 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
 
 
 def _index_keys(topic: bytes, values: dict[bytes, bytes], sys_flag: int, rules: WalkRules) -> NDArray[np.int32]:
-    """Hashes of the index keys that a walk wants of a record with these properties."""
+    """Return the hashes of the index keys that a walk needs of a record with these properties."""
     if sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_ROLLBACK:
         return np.zeros(0, np.int32)
     return np.array(index_key_hashes(topic, values, with_keys=rules.index_keys, with_tags=rules.index_tags), np.int32)

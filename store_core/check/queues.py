@@ -1,4 +1,4 @@
-"""Every queue entry with its record, and every record with its queue entry (store format 6; store behaviour 2, 7, 15)."""
+"""Check every queue entry against its record, and every record for its entry (store format 6; store behaviour 2, 7, 15)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from store_core.read.records import read_message
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_RUNS_LOOKED_AT: Final = 8  # a run goes on from one of so many before it
+_RUNS_LOOKED_AT: Final = 8  # a run may continue one of so many runs before it
 _MOST_RUNS_HELD: Final = 4096
-_MOST_BYTES_EXPECTED: Final = 1 << 16  # an entry's size is only believed so far
+_MOST_BYTES_EXPECTED: Final = 1 << 16  # a larger size of an entry is not trusted
 _MOST_READ_AGAIN: Final = 64  # records of a chunk whose properties may have been written since
-_SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
+_SPAN: Final = 8  # a slice of entries is read at once if it has at most so many times the rows that need it
 
 
 def check_queues(
@@ -45,10 +45,10 @@ def check_queues(
     starting: bool = False,
     live: bool = False,
 ) -> None:
-    """All ordinary queues. ``rows`` are the log's messages by queue.
+    """Check all ordinary queues. ``rows`` are the log's messages by queue.
 
-    ``starting``: the store is ``live`` or crashed, so messages behind everything that was dispatched are what the broker
-    dispatches next, not a fault.
+    ``starting``: the store is ``live`` or crashed, so messages after the last dispatched one are not a fault: the broker
+    dispatches them next.
     """
     ordinary = set(rows.queue_keys()) - {k for k in rows.queue_keys() if k.topic in rows.rules.batch_topics}
     for key in (expired := expired_light_queues(store, rows)):
@@ -67,19 +67,19 @@ def check_queues(
 
         @cache
         def undispatched_from() -> int | None:
-            """Look at the ends of all queues once something seems to be missing: as a rule nothing is."""
+            """Return the end of dispatch from the ends of all queues, read only once an entry seems to be missing."""
             if not starting:
                 return None
             ends = (_QueueCheck(listed, key, rows, log, findings, live=live).last_phy_offset for key in keys)
             return max(ends, default=-1) + 1
 
         if live:
-            undispatched_from()  # before the broker gets on
+            undispatched_from()  # before the broker dispatches more
     look_at_queues(store, keys, look, findings, live=live)
 
 
 class _QueueCheck:
-    """One queue. ``last_phy_offset`` is the largest offset one of its good entries has, below the log's end."""
+    """The check of one queue. ``last_phy_offset``: the offset in the last entry that a broker's recovery keeps; -1 if none is in the log."""
 
     def __init__(
         self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings, *, live: bool = False
@@ -93,18 +93,20 @@ class _QueueCheck:
 
     @property
     def undispatched_from(self) -> int | None:
-        """Where what a broker dispatches next begins; None where it dispatches nothing at its start."""
+        """The offset from which a broker dispatches next; None if it dispatches nothing at its start."""
         return self.ask_undispatched()
 
     @cached_property
     def filled_end(self) -> int:
-        """Number behind the last place that is not all zero. Ask for it before ``broker_end``: then what a broker appends in between
-        does not stand behind the end."""
+        """The number after the last place that is not all zero.
+
+        Read it before ``broker_end``, so that entries that a broker appends in between are not after that end.
+        """
         return shapes.filled_end(self.files) if self.files is not None else 0
 
     @cached_property
     def broker_end(self) -> int:
-        """Number at which a broker's recovery ends the queue."""
+        """The number at which a broker's recovery ends the queue."""
         return end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
 
     @property
@@ -113,7 +115,7 @@ class _QueueCheck:
             return -1
         last = int(shapes.read_entries(self.files, self.broker_end - 1, self.broker_end)["phy_offset"][0])
         if last >= self.log.end_phy_offset and self.live and log_reaches(self.store, last, live=True):
-            return self.log.end_phy_offset - 1  # all that was walked over had been dispatched by then
+            return self.log.end_phy_offset - 1  # the broker has dispatched the whole walked log since
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
@@ -135,15 +137,15 @@ class _QueueCheck:
             )
 
     def _is_as_built(self) -> bool:
-        """Whether the files hold the entries of the log's messages, number after number from the first place on, and zeros behind them."""
+        """Return True if the files have the entries of consecutive messages from the first place on, and zeros after them."""
         if self.files is None:
             return False
         filled_end, plain = self.filled_end, plain_queue(self.rows, self.key)
         if plain is None:
             return False
         first, count = plain.queue_offset, plain.rows
-        begins, end = self.files.min_phy_offset, first + count
-        if first * ENTRY_SIZE_BYTES != begins or end != filled_end:
+        files_start, end = self.files.min_phy_offset, first + count
+        if first * ENTRY_SIZE_BYTES != files_start or end != filled_end:
             return False
         if self.files.segments[-1].phy_offset >= end * ENTRY_SIZE_BYTES:
             return False
@@ -174,7 +176,7 @@ class _QueueCheck:
             self._compare_fields(rows, entries)
 
     def _entries_at(self, numbers: Array) -> tuple[Array, Mask]:
-        """Entries with these numbers, and which of them there can be."""
+        """Return the entries with these numbers, and the mask of the numbers within the files' range."""
         files = self.files
         assert files is not None
         limit = files.max_phy_offset // ENTRY_SIZE_BYTES
@@ -186,7 +188,7 @@ class _QueueCheck:
             low, high = int(numbers[known].min()), int(numbers[known].max()) + 1
             if high - low <= _SPAN * len(numbers):
                 found[known] = shapes.read_entries(files, low, high)[numbers[known] - low]
-            else:  # numbers that jump about: damaged ones, or a topic that was created again
+            else:  # scattered numbers: damage, or a topic that was created again
                 for place in np.flatnonzero(known).tolist():
                     number = int(numbers[place])
                     found[place] = shapes.read_entries(files, number, number + 1)[0]
@@ -198,7 +200,7 @@ class _QueueCheck:
         tags, times, bad = shapes.resolve_units(self.store.ext_queues.get(self.key), entries["tags_code"])
         other = (
             entries["tags_code"] != rows["tags_code"]
-        )  # a delivery time out of a damaged one may look like an address
+        )  # a delivery time from a damaged store time may look like an address
         self._say_numbers("Q016", rows["queue_offset"][bad & other], "{n} with an address where no good unit stands")
         wrong = (tags != rows["tags_code"]) & ~bad & other
         for place in np.flatnonzero(wrong)[:_MOST_READ_AGAIN].tolist() if self.live else ():
@@ -214,7 +216,7 @@ class _QueueCheck:
     # Entries to records
 
     def _check_unmatched_entries(self) -> Array:
-        """Judge entries that are not those of the record with their number; gives offsets of drifted ones' records."""
+        """Check the entries that do not match the record with their number; return the offsets of drifted records."""
         files = self.files
         assert files is not None
         first = files.min_phy_offset // ENTRY_SIZE_BYTES
@@ -225,13 +227,13 @@ class _QueueCheck:
         self._check_after_end(files, end)
         return np.concatenate(drifted)
 
-    def _judge(self, at: int, entries: Array, left: Mask, end: int) -> Array:
-        """``left``: the entries to be judged; it is used up."""
+    def _judge(self, at: int, entries: Array, unjudged: Mask, end: int) -> Array:
+        """Report the ``unjudged`` entries by kind of fault; clear the mask, and return the offsets of drifted records."""
         phy_offset = entries["phy_offset"].astype(np.int64)
 
         def take(mask: Mask) -> Mask:
-            taken: Mask = left & mask
-            left[taken] = False
+            taken: Mask = unjudged & mask
+            unjudged[taken] = False
             return taken
 
         self._judge_fillers(at, take(shapes.fillers(entries)), end)
@@ -245,20 +247,20 @@ class _QueueCheck:
             self._say_beyond(begin, stop, int(phy_offset[begin - at]), is_tail=stop >= end)
         for begin, stop in runs_of(take(self.log.not_records.contain(phy_offset)), at):
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset[begin - at])
-        drifted = take(self._own_records(phy_offset, left))
+        drifted = take(self._own_records(phy_offset, unjudged))
         for begin, stop in runs_of(drifted, at):
             self._say_run("Q004", begin, stop, "{n} of a record with another number", phy_offset[begin - at])
-        self._look_up(at, entries, left)
+        self._look_up(at, entries, unjudged)
         return phy_offset[drifted]
 
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
-        """A queue that is ahead of a crashed log's torn tail is how a crash looks; the next start cuts it. A live one has got on."""
+        """Report entries beyond the end of the log; as info if the next start cuts them or a live log has grown."""
         is_torn = is_tail and self.undispatched_from is not None and log_reaches(self.store, phy_offset, live=self.live)
         text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
     def _judge_fillers(self, at: int, mask: Mask, end: int) -> None:
-        """In front of the first message fillers are right; at the end they poison the queue; elsewhere they hide a number."""
+        """Report fillers after the first message: at the end they block the queue, elsewhere they hide a number."""
         front = self.numbering.first_queue_offset if self.numbering.stretches else self.matched.end
         for begin, stop in runs_of(mask, at):
             if stop >= end:
@@ -269,7 +271,7 @@ class _QueueCheck:
                 )
 
     def _without_file(self, at: int, count: int) -> Mask:
-        """Numbers for which there is no file: a missing file is said elsewhere."""
+        """Return the mask of the numbers without a file, as a missing file has its own finding."""
         assert self.files is not None
         missing = np.ones(count, bool)
         for segment in self.files.segments:
@@ -279,7 +281,7 @@ class _QueueCheck:
         return missing
 
     def _own_records(self, phy_offset: Array, wanted: Mask) -> Mask:
-        """Which entries point to any of this queue's own records."""
+        """Return the mask of the ``wanted`` entries that point to any record of this queue."""
         found = np.zeros(len(phy_offset), bool)
         if not wanted.any():
             return found
@@ -289,9 +291,9 @@ class _QueueCheck:
         return found & wanted
 
     def _rows_between(self, low: int, high: int) -> Iterator[Rows]:
-        """The queue's rows (in chunks that hold) with offsets in [low, high]; they are in log order."""
+        """Yield the chunks of the queue's rows, in log order, that contain offsets in [low, high]."""
         begin, end = 0, self.rows.count(self.key)
-        while end - begin > 1:  # the last row that is not behind ``low``
+        while end - begin > 1:  # find the last row at or before ``low``
             middle = (begin + end) // 2
             row = next(self.rows.rows(self.key, middle, middle + 1))
             begin, end = (middle, end) if row["phy_offset"][0] <= low else (begin, middle)
@@ -300,31 +302,31 @@ class _QueueCheck:
                 return
             yield rows
 
-    def _look_up(self, at: int, entries: Array, left: Mask) -> None:
-        """Entries that point between or at other queues' records."""
+    def _look_up(self, at: int, entries: Array, unjudged: Mask) -> None:
+        """Report entries that point to other queues' records or between records."""
         foreign = np.zeros(len(entries), bool)
-        places = np.flatnonzero(left)
-        records, first, of_record = np.unique(entries["phy_offset"][places], return_index=True, return_inverse=True)
-        sizes = np.minimum(entries["size_bytes"][places[first]], _MOST_BYTES_EXPECTED)
+        positions = np.flatnonzero(unjudged)
+        records, first, of_record = np.unique(entries["phy_offset"][positions], return_index=True, return_inverse=True)
+        sizes = np.minimum(entries["size_bytes"][positions[first]], _MOST_BYTES_EXPECTED)
         readable = [
             read_message(self.store.log, phy_offset, size) is not None
             for phy_offset, size in zip(records.tolist(), sizes.tolist(), strict=True)
         ]
-        foreign[places] = np.array(readable, bool)[of_record]
+        foreign[positions] = np.array(readable, bool)[of_record]
         for begin, stop in runs_of(foreign, at):
             phy_offset = int(entries["phy_offset"][begin - at])
             message = read_message(self.store.log, phy_offset)
-            of = f", of {message.topic} queue {message.queue_id}" if message is not None else ""
-            self._say_run("Q002", begin, stop, "{n} pointing to another queue's record" + of, phy_offset)
-        for begin, stop in runs_of(left & ~foreign, at):
+            owner = f", of {message.topic} queue {message.queue_id}" if message is not None else ""
+            self._say_run("Q002", begin, stop, "{n} pointing to another queue's record" + owner, phy_offset)
+        for begin, stop in runs_of(unjudged & ~foreign, at):
             phy_offset = int(entries["phy_offset"][begin - at])
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
 
     def _check_after_end(self, files: SegmentSequence, end: int) -> None:
         if self.filled_end > end:
             self._say_run("Q009", end, self.filled_end, "bytes in {n} behind the queue's end", noun="place")
-        behind = max([end, *(stretch.end for stretch in self.numbering.stretches)])
-        for segment in shapes.empty_files(files, behind):
+        last_end = max([end, *(stretch.end for stretch in self.numbering.stretches)])
+        for segment in shapes.empty_files(files, last_end):
             self._say(
                 "Q017",
                 "a file of zeros behind the queue's end",
@@ -335,12 +337,12 @@ class _QueueCheck:
     # Records without entries
 
     def _check_rows_without_entry(self, drifted: Array) -> None:
-        """Messages that count and that no entry of the queue points to, a finding a run of numbers."""
+        """Report messages that no entry of the queue points to, one finding for a run of numbers."""
         for stretch in self.numbering.stretches:
             for begin, stop in list(self.found_rows.missing(stretch.row, stretch.row + stretch.count)):
                 number = stretch.queue_offset + begin - stretch.row
                 for rows in self.rows.rows(self.key, begin, stop):
-                    if not len(drifted) and rows["phy_offset"][0] >= self.log.min_phy_offset:  # and so do those behind
+                    if not len(drifted) and rows["phy_offset"][0] >= self.log.min_phy_offset:  # later rows too
                         self._say_missing(rows, number)
                         number += len(rows)
                         continue
@@ -359,7 +361,7 @@ class _QueueCheck:
             _Run("Q006", text, "message", severity, number, number + len(rows), first, int(rows["size_bytes"].sum()))
         )
 
-    # Saying it
+    # Reporting
 
     def _say_numbers(self, code: str, numbers: NDArray[Any], text: str) -> None:
         found = Intervals()
@@ -382,7 +384,7 @@ class _QueueCheck:
         self._note(_Run(code, text, noun, severity, begin, stop, at, (stop - begin) * ENTRY_SIZE_BYTES))
 
     def _note(self, run: _Run) -> None:
-        """Keep a run to be said, as part of the one in front where it goes on."""
+        """Keep a run for the report, joined with an earlier run that it continues."""
         for known in reversed(self.runs[-_RUNS_LOOKED_AT:]):
             if known.stop == run.begin and known.kind == run.kind:
                 known.stop = run.stop
@@ -402,11 +404,11 @@ class _QueueCheck:
         *,
         severity: Severity | None = None,
     ) -> None:
-        is_told = not self.findings.is_full(code)
+        is_listed = not self.findings.is_full(code)
         self.findings.say(
             code,
             message,
-            file=self._file(queue_offset) if is_told else None,
+            file=self._file(queue_offset) if is_listed else None,
             phy_offset=phy_offset,
             size_bytes=size_bytes,
             topic=self.key.topic,
@@ -419,7 +421,7 @@ class _QueueCheck:
         for run in sorted(self.runs, key=lambda run: run.begin):
             self._say(
                 run.code,
-                run.text.replace("{n}", _count(run.stop - run.begin, run.noun), 1),  # a topic in it may hold braces
+                run.text.replace("{n}", _count(run.stop - run.begin, run.noun), 1),  # a topic in it may contain braces
                 run.begin,
                 run.phy_offset,
                 run.size_bytes,
@@ -440,7 +442,7 @@ class _QueueCheck:
 
 @dataclass(slots=True)
 class _Run:
-    """Numbers [begin, stop) that have the same thing wrong with them; ``text`` has a place {n} for how many ``noun``."""
+    """Numbers [begin, stop) with the same fault; in ``text`` {n} becomes the count of ``noun``."""
 
     code: str
     text: str

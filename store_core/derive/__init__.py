@@ -1,1 +1,1 @@
-"""What follows from the log: queue files, index files, checkpoint, topics; one builder for each, whoever asks."""
+"""Build what follows from the log: queue files, index files, checkpoint, topics; all callers share one builder of each."""

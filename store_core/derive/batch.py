@@ -1,4 +1,4 @@
-"""Batch queue files from the log (store format 6.6): entries of 46 bytes in order of arrival, one a record."""
+"""Build batch queue files from the log (store format 6.6): entries of 46 bytes in order of arrival, one for each record."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _COMPACTED_OFFSET: Final = -1
 class BatchQueueBuilder:
     """Builds the files of batch queues from spooled rows.
 
-    An entry's place is not its number: what has expired is only known to the files that stand (``existing``), whose
-    entries before ``log_min_phy_offset`` keep their places. Where numbers go back, only what follows counts.
+    An entry's place is not its number. So entries of the ``existing`` files for expired records, before ``log_min_phy_offset``,
+    keep their places. Where numbers go back, only the rows from there on count.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class BatchQueueBuilder:
         self._log_min = log_min_phy_offset
 
     def queue_keys(self) -> list[QueueKey]:
-        """The batch queues that messages were dispatched to."""
+        """Return the batch queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic in self._rows.rules.batch_topics]
 
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
-        """The queue's files in order."""
+        """Yield the queue's files in order."""
         per_file = self.file_size_bytes // _ENTRY.size_bytes
         skipped = last_generation(self._rows.rows(key))
         first_slot, carried = self._expired(key)
@@ -65,23 +65,23 @@ class BatchQueueBuilder:
             )
 
     def _expired(self, key: QueueKey) -> tuple[int, NDArray[Any]]:
-        """Number of the first place to write, and the entries of expired records that belong there."""
-        none = np.empty(0, _ENTRY.dtype)
+        """Return the number of the first place to write, and the entries of expired records to carry over there."""
+        carried = np.empty(0, _ENTRY.dtype)
         files = self._existing.get(key)
         if files is None or not files.segments or not self._log_min:
-            return 0, none
+            return 0, carried
         first, slot = 0, 0
         per_file = self.file_size_bytes // _ENTRY.size_bytes
         for segment in files.segments:
             data = files.read(segment.phy_offset, segment.size_bytes)
             entries = np.frombuffer(data, _ENTRY.dtype, len(data) // _ENTRY.size_bytes)
-            gone = (entries["size_bytes"] > 0) & (entries["phy_offset"] < self._log_min)
-            count = int(np.argmin(gone)) if not gone.all() else len(gone)
+            is_expired = (entries["size_bytes"] > 0) & (entries["phy_offset"] < self._log_min)
+            count = int(np.argmin(is_expired)) if not is_expired.all() else len(is_expired)
             slot = segment.phy_offset // _ENTRY.size_bytes
-            first, none = slot, entries[:count]
+            first, carried = slot, entries[:count]
             if count < per_file:
-                return first, none
-        return slot + per_file, none[:0]
+                return first, carried
+        return slot + per_file, carried[:0]
 
     def _content(
         self, key: QueueKey, start: int, end: int, first_slot: int, carried: NDArray[Any], skipped: int
@@ -105,7 +105,7 @@ class BatchQueueBuilder:
 
 
 def last_generation(chunks: Iterable[Rows]) -> int:
-    """Number of the first row of the last generation, of rows in log order by the chunk."""
+    """Return the number of the first row of the last generation, given rows in log order by the chunk."""
     first = at = expected = 0
     for rows in chunks:
         ends = rows["queue_offset"] + rows["batch_size"]

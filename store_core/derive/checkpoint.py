@@ -1,4 +1,4 @@
-"""The right checkpoint for a log whose queues and index are complete (store format 8; store behaviour 15, rule 6)."""
+"""Build the checkpoint of a log whose queues and index are complete (store format 8; store behaviour 15, rule 6)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ def rebuilt_checkpoint(
     index_end_timestamp_ms: int = 0,
     with_queue_offset: bool = False,
 ) -> bytes:
-    """The whole file. ``existing`` is what stood there, or nothing.
+    """Return the whole file.
 
-    ``last_*`` are the last record's store time and start (0 without records); ``index_end_timestamp_ms`` is the end time
-    of the newest full index file, 0 if none is full. What only later generations write is kept as it stood (0 where it
-    was not written), the confirmed offset not beyond the last record. The queues' offset goes with their time, where ``with_queue_offset``
-    (the store is 5.5's) or one stands: a broker of 5.5 goes by it, all others leave it alone.
+    Fields that only later releases write keep their values (0 if not written), the confirmed offset at most the last record.
+    The queues' offset is set with their time if ``with_queue_offset`` (a store of 5.5) or if the file has one: a broker of 5.5
+    uses it, all others ignore it.
+
+    Args:
+        existing: the present file's bytes, or none.
+        last_store_timestamp_ms: store time of the last record, 0 without records.
+        last_phy_offset: start of the last record, 0 without records.
+        index_end_timestamp_ms: end time of the newest full index file, 0 if none is full.
     """
     fields = CHECKPOINT.read(existing[: CHECKPOINT.size_bytes].ljust(CHECKPOINT.size_bytes, b"\0"))
     fields["physic_msg_timestamp_ms"] = fields["logics_msg_timestamp_ms"] = last_store_timestamp_ms

@@ -1,6 +1,6 @@
-"""How long each delay level waits: from the configuration, or told by the delay queues' own entries (store format 6.2).
+"""Find the delay of each level from the configuration, or from the entries of the delay queues (store format 6.2).
 
-An entry of a delay queue holds the delivery time; less the record's store time it is the level's delay.
+An entry of a delay queue has the delivery time; minus the record's store time it is the level's delay.
 """
 
 from __future__ import annotations
@@ -17,30 +17,34 @@ from store_core.layout.paths import SCHEDULE_TOPIC
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_SAMPLES: Final = 8  # entries asked at each end of a delay queue
+_SAMPLES: Final = 8  # entries read at each end of a delay queue's file
 _LONGEST_READ_BYTES: Final = 8 << 20
-_LONGEST_DELAY_MS: Final = 366 * 86_400_000  # beyond this the difference is not believed
+_LONGEST_DELAY_MS: Final = 366 * 86_400_000  # a larger difference is taken for damage
 _MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
 
 
 @dataclass(frozen=True, slots=True)
 class DelayTable:
-    """Milliseconds of level 1, 2, …; ``proven`` are the levels that configuration or entries tell, the others are assumed."""
+    """Milliseconds of level 1, 2, …; ``proven``: the levels known from configuration or entries; others are assumed."""
 
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     proven: frozenset[int] = frozenset()
 
     def delay_ms(self, level: int) -> int:
-        """Delay of a level above 0, capped at the highest; an empty table adds what a broker adds for unknown levels."""
+        """Return the delay of a level above 0, capped at the highest; of an empty table, a broker's delay for unknown levels."""
         return self.delays_ms[min(level, len(self.delays_ms)) - 1] if self.delays_ms else UNKNOWN_LEVEL_MS
 
     def assumes(self, level: int) -> bool:
-        """Whether nothing told this level's delay."""
+        """Return True if this level's delay is not proven."""
         return min(level, len(self.delays_ms)) not in self.proven
 
 
 def delay_table(store: Store) -> DelayTable:
-    """The store's delay levels. Raises UsageError where the configuration names a table that is none."""
+    """Return the store's delay levels.
+
+    Raises:
+        UsageError: the configured table cannot be parsed.
+    """
     text = store.settings.delay_levels
     if text is not None:
         try:
@@ -48,32 +52,32 @@ def delay_table(store: Store) -> DelayTable:
         except ValueError as error:
             raise UsageError(f"messageDelayLevel: {error}", to_do="mend the configuration file") from error
         return DelayTable(delays, frozenset(range(1, len(delays) + 1)))
-    told = delays_ms(store)
-    if not told:
+    from_queues = delays_ms(store)
+    if not from_queues:
         return DelayTable()
-    levels = range(1, max(*told, len(DEFAULT_DELAYS_MS)) + 1)
-    delays = tuple(told.get(level, _default(level)) for level in levels)
-    # Where every level that is told has its default, the configuration was never changed.
-    unchanged = all(told[level] == _default(level) for level in told)
-    return DelayTable(delays, frozenset(levels) if unchanged else frozenset(told))
+    levels = range(1, max(*from_queues, len(DEFAULT_DELAYS_MS)) + 1)
+    delays = tuple(from_queues.get(level, _default(level)) for level in levels)
+    # If every sampled level has its default, the configuration was never changed.
+    unchanged = all(from_queues[level] == _default(level) for level in from_queues)
+    return DelayTable(delays, frozenset(levels) if unchanged else frozenset(from_queues))
 
 
 def delays_ms(store: Store) -> Mapping[int, int]:
-    """Delay by level, of the levels whose queue has an entry with its record at hand."""
-    told = {}
+    """Return the delay by level, for levels whose queue has an entry with its record in the log."""
+    sampled = {}
     for key, files in store.queues.items():
-        if key.topic == SCHEDULE_TOPIC and (delay := _told_by(store, key, files)) is not None:
-            told[key.queue_id + 1] = delay
-    return told
+        if key.topic == SCHEDULE_TOPIC and (delay := _sampled_delay_ms(store, key, files)) is not None:
+            sampled[key.queue_id + 1] = delay
+    return sampled
 
 
 def _default(level: int) -> int:
     return DEFAULT_DELAYS_MS[min(level, len(DEFAULT_DELAYS_MS)) - 1]
 
 
-def _told_by(store: Store, key: QueueKey, files: SegmentSequence) -> int | None:
-    """The difference that most of the sampled entries agree on."""
-    seen: Counter[int] = Counter()
+def _sampled_delay_ms(store: Store, key: QueueKey, files: SegmentSequence) -> int | None:
+    """Return the most frequent delay of a delay queue's sampled entries, or None."""
+    counts: Counter[int] = Counter()
     for segment in {files.segments[0], files.segments[-1]} if files.segments else ():
         data = files.read(segment.phy_offset, min(segment.size_bytes, _LONGEST_READ_BYTES))
         whole = len(data) // queue.ENTRY.size_bytes * queue.ENTRY.size_bytes
@@ -82,12 +86,12 @@ def _told_by(store: Store, key: QueueKey, files: SegmentSequence) -> int | None:
             stored = _store_timestamp_ms(store.log, phy_offset)
             delivery = _resolved(store, key, tags_code)
             if stored is not None and 0 < delivery - stored < _LONGEST_DELAY_MS:
-                seen[delivery - stored] += 1
-    return seen.most_common(1)[0][0] if seen else None
+                counts[delivery - stored] += 1
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _resolved(store: Store, key: QueueKey, tags_code: int) -> int:
-    """The tags code itself, or the one of the ConsumeQueueExt unit it is the address of; 0 without a unit."""
+    """Return the tags code, or if it is an address, the tags code of its ConsumeQueueExt unit; 0 without a unit."""
     if not queue.is_ext_address(tags_code):
         return tags_code
     ext = store.ext_queues.get(key)
@@ -96,7 +100,7 @@ def _resolved(store: Store, key: QueueKey, tags_code: int) -> int:
 
 
 def _store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Store time of the record at an offset; None where no record of that offset starts there."""
+    """Return the store time of the record at an offset; None if no record with that offset starts there."""
     head = log.read(phy_offset, record.HEAD.size_bytes)
     if len(head) < record.HEAD.size_bytes:
         return None

@@ -1,4 +1,4 @@
-"""From frames to what a broker's dispatch hands to the queues (store behaviour 6.3; store format 6.2, 6.6, 10.7)."""
+"""Turn frames into the queue entries that a broker's dispatch makes (store behaviour 6.3; store format 6.2, 6.6, 10.7)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ INNER_NUM: Final = "INNER_NUM"
 _RAW_LISTS: Final = {name.encode(): name for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET)}
 LIST_SEPARATOR: Final = ","
 _RAW_LIST_SEPARATOR: Final = b","
-_MOST_LISTS: Final = 1 << 14  # that are remembered
+_MOST_LISTS: Final = 1 << 14  # remembered
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
-_MOST_DIGITS: Final = 18  # of a number that 64 bits hold, whatever it is
-_MOST_TOLD: Final = 100
-# Only of messages with these properties does dispatch look at the bytes.
+_MOST_DIGITS: Final = 18  # any number of so many digits fits in 64 bits
+_MOST_FINDINGS: Final = 100
+# Dispatch reads the bytes only of messages with these properties.
 LOOKED_INTO: Final = PropertyFlag.INNER_NUM | PropertyFlag.INNER_MULTI_DISPATCH
 _LARGEST_BATCH: Final = (1 << 15) - 1
 
@@ -47,12 +47,14 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What dispatch of one store depends on.
+    """The rules of dispatch for one store.
 
-    ``batch_topics`` have batch queues. ``multi_dispatch``: records are also entered in the queues that their own list
-    names; those of topics that ``no_lists`` covers only where an entry in ``light_queues`` leads to them. ``lmq``: as by
-    ``has_lmq``. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it. ``names_all``: also
-    records of topics that no queue can be made for.
+    * ``batch_topics``: the topics with batch queues.
+    * ``multi_dispatch``: records also get entries in the queues that their own list names. Records of topics that ``no_lists``
+      covers get them only where ``light_queues`` already have an entry that points to them.
+    * ``lmq``: as ``has_lmq`` returns.
+    * ``include_bad_crc``: also records with a wrong body checksum, which dispatch never checks.
+    * ``names_all``: also records of topics for which no queue can be made.
     """
 
     delays: DelayTable = field(default_factory=DelayTable)
@@ -65,7 +67,7 @@ class DispatchRules:
     names_all: bool = False
 
     def has_entry(self, key: QueueKey, queue_offset: int, phy_offset: int) -> bool:
-        """Whether the light queue has an entry at that number which leads there; none where it cannot be read."""
+        """Return True if the light queue's entry at ``queue_offset`` points to ``phy_offset``; False if it cannot be read."""
         files = self.light_queues.get(key)
         size, data = queue.ENTRY.size_bytes, b""
         if files is not None and queue_offset >= 0:
@@ -83,10 +85,10 @@ class DispatchColumns(NamedTuple):
 
 
 def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_bad_crc: bool = False) -> DispatchRules:
-    """The rules a store's configuration and its own files tell. ``batch_topics``: those that topics.json knows of.
+    """Return the rules of a store, from its configuration and files. ``batch_topics``: the batch topics in topics.json.
 
-    Multi-dispatch is on where it is configured, where %LMQ% queues stand, and where there is no queue at all to tell. Which
-    topics' lists count is told by the release that is named, else by the family that wrote the config files.
+    Multi-dispatch is as configured; if it is not, it is on if there are %LMQ% queues or no queues at all. The topics whose lists
+    count depend on the configured release, else on the family of releases that wrote the config files.
     """
     known_batch = {key.topic for key in store.batch_queues}
     settings = store.settings
@@ -109,28 +111,28 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
 
 
 def is_folder_name(topic: str) -> bool:
-    """Whether a topic can be the name of one folder; a damaged one may hold anything."""
+    """Return True if a topic can be the name of a folder; a damaged topic may contain any bytes."""
     return topic not in ("", ".", "..") and "/" not in topic and not paths.no_queue_reason(topic)
 
 
 class Dispatcher:
-    """Turns frame tables, given in log order, into queue entries. ``keys`` grows as queues appear; a key id is a place in it."""
+    """Turns frame tables, given in log order, into queue entries. ``keys`` grows as queues appear; a key id is an index in it."""
 
     def __init__(self, rules: DispatchRules) -> None:
         self.rules = rules
         self.keys: list[QueueKey] = []
         self.assumed_levels: set[int] = set()
-        self.bad_lists = array("q")  # where records lie at whose list of light queues dispatch fails
+        self.bad_lists = array("q")  # offsets of records at whose list of light queues dispatch fails
         self.without_queue = array(
             "q"
-        )  # where records lie at which a broker fails to make a queue, and gives up on all
+        )  # offsets of records at which a broker fails to make a queue, and gives up on all
         self._unnamed: set[bytes] = set()  # topics for which no queue can be made
         self._ids: dict[QueueKey, int] = {}
         self._raw_ids: dict[tuple[bytes, int], int] = {}
-        self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list that names them
+        self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list with their names
 
     def columns(self, table: FrameTable) -> DispatchColumns:
-        """The entries of a table's messages in log order, those in light queues behind the record's own."""
+        """Return the entries of a table's messages in log order, a record's entries in light queues after its own."""
         picked, numbers, pairs, entries = dispatch_rows(
             table.kind,
             table.code,
@@ -161,11 +163,11 @@ class Dispatcher:
 
     def _note_without_queue(self, table: FrameTable, rows: NDArray[Any]) -> None:
         bad = [number for number, topic in enumerate(table.topics) if topic in self._unnamed]
-        mine = rows[np.isin(table.topic_id[rows], bad)] if bad else rows[:0]
-        self.without_queue.extend(table.phy_offset[mine].tolist())
+        unqueued = rows[np.isin(table.topic_id[rows], bad)] if bad else rows[:0]
+        self.without_queue.extend(table.phy_offset[unqueued].tolist())
 
     def findings(self) -> list[Finding]:
-        """What had to be assumed or left out."""
+        """Return the findings about what dispatch assumed."""
         found = []
         if self.assumed_levels:
             levels = ", ".join(map(str, sorted(self.assumed_levels)))
@@ -173,19 +175,19 @@ class Dispatcher:
         return found
 
     def record_findings(self) -> list[Finding]:
-        """Records at which a broker's dispatch fails."""
+        """Return the findings about records at which a broker's dispatch fails."""
         found = []
         for code, text, offsets in (
             ("L023", "a list of light queues gives one of them no number", self.bad_lists),
             ("L029", "a topic for which no broker can make a queue", self.without_queue),
         ):
-            found += [finding(code, text, phy_offset=at) for at in offsets[:_MOST_TOLD]]
-            if len(offsets) > _MOST_TOLD:
-                found.append(finding(code, f"and {len(offsets) - _MOST_TOLD} more"))
+            found += [finding(code, text, phy_offset=at) for at in offsets[:_MOST_FINDINGS]]
+            if len(offsets) > _MOST_FINDINGS:
+                found.append(finding(code, f"and {len(offsets) - _MOST_FINDINGS} more"))
         return found
 
     def key_id(self, key: QueueKey) -> int:
-        """The id of a queue, a new one if it was not seen yet."""
+        """Return the id of a queue, a new one if the queue is new."""
         known = self._ids.get(key)
         if known is None:
             known = self._ids[key] = len(self.keys)
@@ -193,7 +195,7 @@ class Dispatcher:
         return known
 
     def _raw_key_ids(self, topics: Sequence[bytes], pairs: Sequence[tuple[int, int]]) -> list[int]:
-        """The id of each topic's queue, -1 where no folder can have its name."""
+        """Return the id of each topic's queue, -1 if no folder can have its name."""
         ids = []
         for topic_id, queue_id in pairs:
             queue = topics[topic_id], queue_id
@@ -210,12 +212,12 @@ class Dispatcher:
         return ids
 
     def _listed(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
-        """As ``light_queues``, from the properties of a record of a queue of that id: ids of queues, -1 where no folder can have the name."""
-        told = some_properties(raw_properties, _RAW_LISTS)
-        names, numbers = (told.get(name, b"") for name in _RAW_LISTS)
+        """Return ``light_queues`` of a record of a queue with ``queue_id``, with ids of queues: -1 if no folder can have the name."""
+        raw_lists = some_properties(raw_properties, _RAW_LISTS)
+        names, numbers = (raw_lists.get(name, b"") for name in _RAW_LISTS)
         parts = numbers.split(_RAW_LIST_SEPARATOR)
         if not all(part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
-            lists = {name: decode_text(told[raw]) for raw, name in _RAW_LISTS.items() if raw in told}
+            lists = {name: decode_text(raw_lists[raw]) for raw, name in _RAW_LISTS.items() if raw in raw_lists}
             if bad_numbers(lists):
                 self.bad_lists.append(phy_offset)
             return [(self._light_id(name, queue_id), number) for name, number in light_queues(lists)]
@@ -228,7 +230,7 @@ class Dispatcher:
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
     def _entered(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
-        """As ``_listed`` where lists count for nothing: what has been entered all the same."""
+        """Return the light queues of a record that already have an entry for it, for topics whose lists do not count."""
         found = []
         for name, number in light_queues(parse_properties(raw_properties)):
             key = light_key(name, queue_id, lmq=self.rules.lmq)
@@ -244,7 +246,7 @@ class Dispatcher:
         return np.isin(key_id, wanted)
 
     def _delay(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
-        """Delivery time instead of the tag's hash for delayed messages."""
+        """Set the delivery time of delayed messages instead of the tag's hash."""
         if _SCHEDULE_TOPIC not in table.topics or not table.delay_level.any():
             return
         levels = table.delay_level[picked]
@@ -256,7 +258,7 @@ class Dispatcher:
                 self.assumed_levels.add(level)
 
     def _batch(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
-        """Inner batches: first queue offset and count stand in the properties; few records are inner batches, so a loop."""
+        """Set first queue offset and count of inner batches from their properties; they are few, so a loop."""
         inner = table.with_property(PropertyFlag.INNER_NUM)[picked]
         for number in np.flatnonzero(inner & self._keys_mask(key_id, self.rules.batch_topics)):
             properties = parse_properties(table.properties(int(picked[number])))
@@ -265,7 +267,7 @@ class Dispatcher:
                 rows["queue_offset"][number], rows["batch_size"][number] = base, count
 
     def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
-        """Add the entries in light queues; such records are few, so a loop."""
+        """Add the entries in light queues; records with lists are few, so a loop."""
         if not self.rules.multi_dispatch or not table.any_has(PropertyFlag.INNER_MULTI_DISPATCH):
             return own
         with_lists = np.flatnonzero(table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[picked])
@@ -292,7 +294,7 @@ class Dispatcher:
 
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """The queues that a record's own list names, with its number in each; none where the lists do not fit (10.7)."""
+    """Return the queues that a record's own list names, with its number in each; none if the lists do not match (10.7)."""
     names = java_split(properties.get(MULTI_DISPATCH, ""))
     numbers = [_number(text) for text in java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
     if len(names) != len(numbers):
@@ -302,7 +304,7 @@ def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 
 
 def has_lmq(store: Store) -> bool:
-    """``enableLmq``; where nothing is configured, what the queues tell that stand."""
+    """Return ``enableLmq`` if it or ``enableMultiDispatch`` is configured; else True unless a light queue has an id other than 0."""
     settings = store.settings
     if "enableLmq" in settings.values or "enableMultiDispatch" in settings.values:
         return settings.flag("enableLmq")
@@ -310,12 +312,12 @@ def has_lmq(store: Store) -> bool:
 
 
 def light_key(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
-    """The queue that a name in a list of a record of a queue of that id stands for (10.7); ``lmq`` as by ``has_lmq``."""
+    """Return the queue of a name in the list of a record with ``queue_id`` (10.7); ``lmq`` as ``has_lmq`` returns."""
     return QueueKey(name, 0 if lmq and name.startswith(paths.LMQ_PREFIX) else queue_id)
 
 
 def bad_numbers(properties: Mapping[str, str]) -> list[int]:
-    """The places of the numbers in a list of light queues at which a broker's dispatch fails (store behaviour 4.11)."""
+    """Return the indexes of the numbers in a list of light queues at which a broker's dispatch fails (store behaviour 4.11)."""
     texts = properties.get(MULTI_DISPATCH, ""), properties.get(MULTI_QUEUE_OFFSET, "")
     names, numbers = map(java_split, texts)
     if len(names) != len(numbers) or any(map(is_java_blank, texts)):
@@ -325,19 +327,19 @@ def bad_numbers(properties: Mapping[str, str]) -> list[int]:
 
 
 def inner_batch_size(properties: Mapping[str, str]) -> int:
-    """How many messages an inner batch says it holds; 1 for any other record (6.6)."""
+    """Return how many messages an inner batch declares; 1 for any other record (6.6)."""
     count = _number(properties.get(INNER_NUM))
     has_base = _number(properties.get(INNER_BASE)) is not None
     return count if has_base and count is not None and 0 < count <= _LARGEST_BATCH else 1
 
 
 def is_java_blank(text: str) -> bool:
-    """Whether a property counts as none where a broker looks for a list of light queues."""
+    """Return True if a broker takes the text for an absent list of light queues."""
     return not text or text.isspace()
 
 
 def java_split(text: str) -> list[str]:
-    """Java's split at commas: empty parts at the end vanish."""
+    """Split at commas as Java does, without the empty parts at the end."""
     parts = text.split(LIST_SEPARATOR)
     while parts and not parts[-1]:
         parts.pop()

@@ -1,4 +1,4 @@
-"""Index files byte for byte as a broker's builder makes them (store format 7; store behaviour 9.1)."""
+"""Build index files byte for byte as a broker does (store format 7; store behaviour 9.1)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class IndexHeaderState:
-    """The header as it stands; a fresh one is all zero, and one that follows a full file starts with that one's end."""
+    """The header of an index file: at first all zero, or after a full file that file's end."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -43,9 +43,9 @@ class IndexHeaderState:
 
 @dataclass(frozen=True, slots=True)
 class IndexFileResult:
-    """One index file to be. ``mtime_ms``: store time of its last record. ``read`` gives the content by the chunk.
+    """A planned index file. ``mtime_ms``: store time of its last record. ``read`` yields the content by the chunk.
 
-    ``data_bytes``: at most so many lie in no hole: a file of 420 MB with a few keys is nearly empty.
+    ``data_bytes``: an upper bound of the bytes outside holes, as a file of 420 MB with a few keys is nearly empty.
     """
 
     name: str
@@ -59,9 +59,9 @@ class IndexFileResult:
 
 @dataclass(frozen=True, slots=True)
 class IndexStart:
-    """A file that stands, whose first ``entries`` entries are for records before the log's first byte: they stay.
+    """An existing file whose first ``entries`` entries are kept, as they are for records before the log's first byte.
 
-    ``header`` is the file's own; ``read(first, count)`` gives entries index.ENTRY[count] from number ``first`` (1 is the first).
+    ``header`` is the file's own; ``read(first, count)`` returns index.ENTRY[count] from number ``first`` (the lowest is 1).
     """
 
     header: IndexHeaderState
@@ -70,27 +70,30 @@ class IndexStart:
 
 
 def index_file_name(timestamp_ms: int) -> str:
-    """The name a broker gives a file made at this moment: local time, to the millisecond."""
+    """Return the name that a broker gives a file made at this time: local time, to the millisecond."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(timestamp_ms // 1000)) + f"{timestamp_ms % 1000:03d}"
 
 
 def is_index_file_name(name: str) -> bool:
-    """Whether a broker could have given this name."""
+    """Return True if a broker can give this name."""
     return len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
 def _empty_slots(count: int) -> Array:
-    """A slot table without entries. As pages: malloc would keep some of its 20 MB."""
+    """Return an empty slot table, in pages of its own, as malloc would keep some of its 20 MB."""
     return np.frombuffer(new_pages(max(count, 1) * index.SLOT.size_bytes), np.int32, count)
 
 
 class IndexBuilder:
-    """The sink of a scan with ``index_keys`` (and ``index_tags``, where 5.4.0 wrote the index) that builds the index.
+    """Builds the index as the sink of a scan with ``index_keys`` (and ``index_tags``, if 5.4.0 wrote the index).
 
-    Give every table to ``add``, in log order, then call ``finish``. ``names`` are used first, in order, or
-    by the offset of a file's first record; other files are named by their first record's store time. ``start``: the first
-    file goes on behind entries that stand. In memory is one slot table (4 bytes a slot); all else goes to a scratch file
-    in ``folder``.
+    Give every table to ``add``, in log order, then call ``finish``. One slot table (4 bytes a slot) is in memory, all else goes
+    to a scratch file in ``folder``.
+
+    Args:
+        names: file names to use, in order, or by the offset of a file's first record; other files get their names from the
+            store time of the first record.
+        start: the existing entries after which the first file continues.
     """
 
     def __init__(
@@ -112,20 +115,20 @@ class IndexBuilder:
         self._done: list[IndexFileResult] = []
         self._open = False
         self._made_ms = 0
-        self._base = 0  # where the open file begins in the scratch file
+        self._base = 0  # start of the open file in the scratch file
         self._header = IndexHeaderState()
         self._slots: Array = np.zeros(0, np.int32)
         if start is not None:
-            self._go_on(start)
+            self._continue_from(start)
 
     def close(self) -> None:
-        """Give the scratch file back, and what memory an unfinished index holds."""
+        """Release the scratch file, and the memory of an unfinished index."""
         self._spool.close()
         self._slots = np.zeros(0, np.int32)
 
     @property
     def end_phy_offset(self) -> int:
-        """Start of the last indexed record."""
+        """The start of the last indexed record."""
         return self._header.end_phy_offset
 
     def add(self, table: FrameTable, include_bad_crc: bool = False) -> None:
@@ -138,7 +141,7 @@ class IndexBuilder:
         if not len(rows):
             return
         at = 0
-        # Any dispatched record, with keys or without, makes the next file when the open one is full.
+        # A broker makes the next file at any dispatched record, with keys or without, once the open file is full.
         first, last = int(rows[0]), int(rows[-1])
         self._roll(int(table.phy_offset[first]), int(table.store_timestamp_ms[first]))
         while at < len(key_hash):
@@ -149,7 +152,7 @@ class IndexBuilder:
             self._roll(int(table.phy_offset[last]), self._store_time_after(table, rows, key_row))
 
     def finish(self) -> list[IndexFileResult]:
-        """The files, in order. They can be read until the builder is closed."""
+        """Return the files in order. They can be read until the builder is closed."""
         if self._open:
             self._seal()
         self._slots = np.zeros(0, np.int32)  # 20 MB of a broker's defaults
@@ -162,7 +165,7 @@ class IndexBuilder:
 
     @staticmethod
     def _store_time_after(table: FrameTable, rows: Array, key_row: Array) -> int:
-        """Store time of the first dispatched record behind the last one with keys: it makes the new file."""
+        """Return the store time of the first dispatched record after the last one with keys: it makes the new file."""
         place = np.searchsorted(rows, key_row[-1], side="right") if len(key_row) else 0
         return int(table.store_timestamp_ms[rows[place]])
 
@@ -183,8 +186,8 @@ class IndexBuilder:
         self._slots = _empty_slots(self._slot_count)
         self._open = True
 
-    def _go_on(self, start: IndexStart) -> None:
-        """Open the first file with the entries that stay, hung on their slots anew."""
+    def _continue_from(self, start: IndexStart) -> None:
+        """Open the first file with the kept entries, chained to their slots again."""
         self._slots = _empty_slots(self._slot_count)
         self._open = True
         self._made_ms = start.header.begin_timestamp_ms
@@ -198,13 +201,13 @@ class IndexBuilder:
             last = part[-1]
         header = replace(start.header, used_slots=used, index_count=start.entries + 1)
         if last is not None and start.header.index_count != start.entries + 1:
-            # The header speaks of entries behind; what an entry itself tells of its time is whole seconds.
+            # The header is that of later entries; an entry has its time only in whole seconds.
             end_ms = start.header.begin_timestamp_ms + int(last["seconds"]) * 1000
             header = replace(header, end_timestamp_ms=end_ms, end_phy_offset=int(last["phy_offset"]))
         self._header = header
 
     def _name(self) -> str:
-        """The open file's name: the given one, else of its first record's time; always behind the one in front."""
+        """Return the open file's name: the given one, else from its first record's time; always after the previous name."""
         number = len(self._done)
         if isinstance(self._names, Mapping):
             given = self._names.get(self._header.begin_phy_offset)
@@ -216,10 +219,10 @@ class IndexBuilder:
         return name
 
     def _put(self, table: FrameTable, key_row: Array, key_hash: Array) -> int:
-        """Enter as many keys as the file has room for; gives how many."""
+        """Add as many keys as the file has room for; return how many."""
         header = self._header
         first = max(header.index_count, 1)
-        # The first entry is dated against what the file was seeded with; then its own time is the begin.
+        # The first entry's seconds count from the time that the header started with; then its own time is the start.
         count = 1 if first == 1 else min(len(key_hash), self._entry_places - first)
         if self._entry_places <= first:  # a file without room for one entry
             raise ValueError("an index file must have room for an entry")
@@ -240,7 +243,7 @@ class IndexBuilder:
         return count
 
     def _seal(self) -> None:
-        """The open file is complete: its slots and header go to the scratch file."""
+        """Complete the open file: write its slots and header to the scratch file."""
         header, base = self._header, self._base
         for at in range(0, self._slot_count, _SLOTS_AT_ONCE):
             part = self._slots[at : at + _SLOTS_AT_ONCE].astype(f">{index.SLOT.fields[0].type}")
@@ -260,7 +263,7 @@ class IndexBuilder:
         )
 
     def _data_bytes(self) -> int:
-        """The most bytes of the open file that lie in no hole: the blocks with a slot that is used, and its entries."""
+        """Return an upper bound of the open file's bytes outside holes: blocks with a used slot, and entries."""
         per_block = SPARSE_BLOCK_BYTES // index.SLOT.size_bytes
         second = (SPARSE_BLOCK_BYTES - index.slot_at(0)) // index.SLOT.size_bytes  # the first slot of the second block
         starts = [0, *range(second, self._slot_count, per_block)]

@@ -1,4 +1,4 @@
-"""What the index files that stand tell about the broker that wrote them, so that a rebuilt index is the same (store format 7.3)."""
+"""Detect from the existing index files how the broker wrote them, so that a rebuilt index is the same (store format 7.3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _PROOF_RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class IndexStyle:
-    """``tags``: tags are indexed too (5.4.0), those of records from ``tags_from_phy_offset`` on: where a broker was brought to
-    that release. ``counts_every_put``: the header's used slots count entries (4.3.0)."""
+    """The way a broker writes index files.
+
+    ``tags``: it also indexes the tags (5.4.0) of records from ``tags_from_phy_offset`` on, where the broker was upgraded to that
+    release. ``counts_every_put``: the header's used slots count entries (4.3.0).
+    """
 
     tags: bool = False
     tags_from_phy_offset: int = 0
@@ -29,12 +32,12 @@ class IndexStyle:
 
 
 def has_index(store: Store) -> bool:
-    """Whether the store is to have an index: a broker keeps one unless its properties file says otherwise; what stands counts."""
+    """Return True if the store should have an index: it has index files, or its properties file does not turn the index off."""
     return bool(store.index_files) or store.settings.flag("messageIndexEnable", True)
 
 
 def index_names(store: Store) -> dict[int, str]:
-    """Names of the index files that stand, by the offset of their first record, for the builder to keep."""
+    """Return the names of the existing index files by the offset of their first record, for the builder to keep."""
     names = {}
     for path in store.index_files:
         data = store.cache.read(path, 0, index.HEADER.size_bytes)
@@ -44,7 +47,7 @@ def index_names(store: Store) -> dict[int, str]:
 
 
 def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
-    """Told by the newest entries; a later release's default without any. A young file may leave it to the one before."""
+    """Detect the style from the newest entries, of several files if the newest has few; a later release's default without any."""
     tags, counts_every_put, seen = False, None, 0
     for path in reversed(store.index_files):
         data = store.cache.read(path, 0, index.HEADER.size_bytes)
@@ -60,13 +63,15 @@ def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
         seen += last
         if counts_every_put is not None and (tags or seen >= _SAMPLES):
             break
-    start = _tags_from(store, slots, entries) if tags else 0
+    start = _first_indexed_tag(store, slots, entries) if tags else 0
     return IndexStyle(tags, start, bool(counts_every_put))
 
 
 def _counts_every_put(store: Store, path: Path, header: bytes, slots: int, last: int) -> bool | None:
-    """Whether used slots are as many as entries although an entry follows another on its slot; None where none does yet, and
-    where a broker has written to the file since its header was read."""
+    """Return True if the header counts an entry as a used slot although it shares its slot with another entry.
+
+    None if no entry shares a slot yet, or if a broker has written to the file since its header was read.
+    """
     if index.HEADER.read(header)["used_slots"] != last:
         return False
     if last > slots:
@@ -79,19 +84,19 @@ def _counts_every_put(store: Store, path: Path, header: bytes, slots: int, last:
 
 
 def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:
-    """Whether one of the newest entries is a tag of its record and none of its keys."""
+    """Return True if one of the newest entries is of its record's tag and of none of its keys."""
     first = max(last - _SAMPLES, 1)
     return any(has for _, has in _tagged_records(store, path, slots, first, last + 1 - first))
 
 
 def _tagged_records(store: Store, path: Path, slots: int, first: int, count: int) -> Iterator[tuple[int, bool]]:
-    """(offset, whether the tag is indexed) of each record with a tag that these entries speak of, in their order."""
+    """Yield (offset, True if the tag is indexed) of each record with a tag that these entries point to, in their order."""
     size = index.ENTRY.size_bytes
     data = store.cache.read(path, index.entry_at(slots, first), count * size)
     entries = index.ENTRY.struct.iter_unpack(data[: len(data) // size * size])
     for phy_offset, group in groupby(entries, key=lambda entry: entry[1]):
         message = _message(store, phy_offset)
-        if message is None or not message.tags:  # damaged or expired: another record will tell
+        if message is None or not message.tags:  # damaged or expired: other records decide
             continue
         keys = {index_text_hash(t) for t in index_texts(message.topic, message.properties)}
         with_tags = {index_text_hash(t) for t in index_texts(message.topic, message.properties, with_tags=True)}
@@ -112,14 +117,14 @@ def _message(store: Store, phy_offset: int) -> Message | None:
         return None
 
 
-def _tags_from(store: Store, slots: int, entries: int) -> int:
-    """Start of the first record whose tag is indexed; 0 if the tags of all are, as far as the log goes back."""
+def _first_indexed_tag(store: Store, slots: int, entries: int) -> int:
+    """Return the start of the first record whose tag is indexed; 0 if the tags of all records in the log are."""
     files = [(path, last) for path in store.index_files if (last := _last_entry(store, path, entries)) > 0]
-    number = bisect_left(files, 1, key=lambda file: _seen_at(store, slots, file[0], file[1], file[1]))
+    number = bisect_left(files, 1, key=lambda file: _has_tags_around(store, slots, file[0], file[1], file[1]))
     if number == len(files):
         return 0
     path, last = files[number]
-    place = bisect_left(range(1, last + 1), 1, key=lambda entry: _seen_at(store, slots, path, last, entry)) + 1
+    place = bisect_left(range(1, last + 1), 1, key=lambda entry: _has_tags_around(store, slots, path, last, entry)) + 1
     first = max(place - _SAMPLES, 1)
     around = [(path, first, min(2 * _SAMPLES, last + 1 - first))]
     if number and first == 1:
@@ -127,13 +132,13 @@ def _tags_from(store: Store, slots: int, entries: int) -> int:
         around.insert(0, (before, max(its_last - _SAMPLES, 1), min(_SAMPLES, its_last)))
     found = [record for file, at, count in around for record in _tagged_records(store, file, slots, at, count)]
     start = next((at for at, has in found if has), 0)
-    # A gap in the midst is damage, and so may be a record or two at the beginning.
+    # Records without an indexed tag in the middle are damage, and so may be one or two at the start.
     without = [at for at, has in found if not has and at < start]
     return start if len(without) >= _PROOF_RECORDS else 0
 
 
-def _seen_at(store: Store, slots: int, path: Path, last: int, entry: int) -> int:
-    """1 if tags are indexed around an entry, else 0."""
+def _has_tags_around(store: Store, slots: int, path: Path, last: int, entry: int) -> int:
+    """Return 1 if tags are indexed around an entry, else 0."""
     first = max(entry - _SAMPLES // 2, 1)
     return int(any(has for _, has in _tagged_records(store, path, slots, first, min(_SAMPLES, last + 1 - first))))
 

@@ -1,4 +1,4 @@
-"""Light topics of 5.5: queues that a broker takes away while their records stay under the parent topic (store format 10.7)."""
+"""Find expired light queues of 5.5, which a broker removes while their records stay under the parent topic (store format 10.7)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def parent_of(topic: str) -> str | None:
 
 
 def expired_light_queues(store: Store, rows: RowsByQueue, *, now_ms: int | None = None) -> frozenset[QueueKey]:
-    """Return the light queues without files whose newest message is so old that a broker has taken them away.
+    """Return the light queues without files whose newest message is so old that a broker has removed them.
 
-    ``rows``: the log's messages by queue. ``now_ms``: None for the clock's time. How old messages get is an attribute of the parent.
+    ``rows``: the log's messages by queue. ``now_ms``: None for the clock's time. The age limit is an attribute of the parent.
     """
     missing = [key for key in rows.queue_keys() if key not in store.queues and parent_of(key.topic)]
     if not missing:
@@ -49,7 +49,7 @@ def expired_light_queues(store: Store, rows: RowsByQueue, *, now_ms: int | None 
 
 
 def _kept_ms(attributes: Mapping[str, str]) -> int:
-    """Return for how long a topic's light queues are kept after their newest message, ms; 0 for ever, or where it has none."""
+    """Return how long a topic's light queues are kept after their newest message, ms; 0: for ever, or it has none."""
     if attributes.get(_TYPE) != _LIGHT:
         return 0
     try:

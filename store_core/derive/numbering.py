@@ -1,10 +1,14 @@
-"""Which message stands at which number of a queue (store behaviour 7 and 15, rows 6 to 9).
+"""Decide which message has which number of a queue (store behaviour 7 and 15, rows 6 to 9).
 
 A queue is built by queue offset, not by arrival. Where numbers go back at a higher physical offset, a topic was deleted
-and created again, or a broker that had lost the queue's tail gave the same numbers once more: the later messages count,
-those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin. Nor is a
-stretch that is older than what is in front of it, or behind which the numbers go on as if it were not there: it was written over
-others, as a page of an older life of the log is. Where the queue has entries for these numbers, they decide by what they lead to.
+and created again, or a broker that had lost the queue's tail gave the same numbers again. The later messages count; the earlier
+ones keep only the lower numbers. It is not a new start, but records written over others, such as a page of an older log, if
+
+* a single record has a number that fits neither neighbour: it is damaged;
+* the records are older than the ones before them;
+* the numbers continue after them as if they did not exist.
+
+If the queue has entries for these numbers, the records that they point to decide.
 """
 
 from __future__ import annotations
@@ -23,17 +27,17 @@ from store_core.layout import queue, record
 
 RowAt = Callable[[int], Any]  # a ``kernel.derive.ROW`` by its number
 Standing = Callable[[int], int | None]
-# Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
+# A gap of numbers is taken for damage if it exceeds what the lost bytes can explain by more than this.
 _UNEXPLAINED_GAP: Final = 1 << 16
 _MOST_STRAYS: Final = 1 << 10
 _LOOK_AHEAD: Final = 16  # pieces
-_USUAL_SPACING: Final = 8  # records may stand so many times closer than they do beside a gap
+_USUAL_SPACING: Final = 8  # records may be so many times closer to each other than next to a gap
 LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive numbers [queue_offset, queue_offset + count) held by the rows from ``row`` on."""
+    """A range of consecutive numbers [queue_offset, queue_offset + count), of the rows from ``row`` on."""
 
     queue_offset: int
     row: int
@@ -45,7 +49,7 @@ class Stretch:
 
 
 class Misnumbered(NamedTuple):
-    """A record whose own number cannot be; ``placed_at`` is where it must stand, None if that place is taken."""
+    """A record with an impossible number; ``placed_at`` is the number it must have, None if that is taken."""
 
     row: int
     phy_offset: int
@@ -54,7 +58,7 @@ class Misnumbered(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A single record whose number goes back, or is the last and leaves some out: it is believed, for nothing behind it speaks against it."""
+    """A single record whose number goes back, or is the last after a gap; accepted, as no later record disproves it."""
 
     phy_offset: int
     queue_offset: int
@@ -62,9 +66,9 @@ class Stray(NamedTuple):
 
 @dataclass(slots=True)
 class Numbering:
-    """The stretches of a queue in order of their numbers.
+    """The ranges of a queue in order of their numbers.
 
-    ``superseded``: rows whose numbers others have; ``repeated`` of them although the queue had not begun anew.
+    ``superseded``: rows whose numbers other rows have; ``repeated``: those of them for which the queue did not start again at 0.
     ``strays``: the first few.
     """
 
@@ -88,14 +92,18 @@ class Numbering:
         return sum(s.count for s in self.stretches)
 
     def row_of(self, queue_offset: int) -> int | None:
-        """The row of the message at a number; None for a number without one."""
+        """Return the row of the message at a number, or None."""
         at = bisect_right(self.stretches, queue_offset, key=attrgetter("queue_offset")) - 1
         if at < 0 or queue_offset >= self.stretches[at].end:
             return None
         return self.stretches[at].row + queue_offset - self.stretches[at].queue_offset
 
     def nth(self, ordinal: int) -> tuple[int, int]:
-        """Number and row of a message by how many are in front of it. Raises IndexError where there are not so many."""
+        """Return number and row of the message that has ``ordinal`` messages before it.
+
+        Raises:
+            IndexError: there are not so many messages.
+        """
         for stretch in self.stretches:
             if ordinal < stretch.count:
                 return stretch.queue_offset + ordinal, stretch.row + ordinal
@@ -104,12 +112,12 @@ class Numbering:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """(first missing number, how many) between the first and the last message."""
+        """(first missing number, count) of each gap between the first and the last message."""
         return [(a.end, b.queue_offset - a.end) for a, b in pairwise(self.stretches) if b.queue_offset > a.end]
 
 
 class _Piece(NamedTuple):
-    """A stretch with where its first and last record lie."""
+    """A range of numbers with the offsets of its first and last record."""
 
     stretch: Stretch
     phy_offset: int
@@ -121,12 +129,17 @@ def number_rows(
     row_at: RowAt | None = None,
     standing: Standing | None = None,
 ) -> Numbering:
-    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere. ``row_at`` gives one of
-    them, ``standing`` where the entry leads that the queue has at a number, None without one."""
+    """Number a queue's rows.
+
+    Args:
+        chunks: the rows in log order, as arrays of ``kernel.derive.STRETCH`` that may end anywhere.
+        row_at: returns a row by its number.
+        standing: returns the offset in the queue's entry at a number, None without an entry.
+    """
     numbering = Numbering()
     pieces = iter(_joined(_pieces(chunks)))
     ahead = deque(islice(pieces, _LOOK_AHEAD + 1))
-    before: _Piece | None = None  # the last one that was placed
+    before: _Piece | None = None  # the piece placed last
     while ahead:
         piece = ahead.popleft()
         ahead.extend(islice(pieces, 1))
@@ -147,7 +160,7 @@ def number_rows(
 
 
 def _decreases(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
-    """Whether numbers go back, and not because that of a single record is wrong."""
+    """Return True if numbers go back, and not only because a single record has a wrong number."""
     stretch = piece.stretch
     is_alone = stretch.count == 1 and ahead and ahead[0].stretch.queue_offset in (expected, expected + 1)
     return 0 <= stretch.queue_offset < expected and not is_alone
@@ -156,51 +169,55 @@ def _decreases(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
 def _from_queue_entries(
     numbering: Numbering, piece: _Piece, row_at: RowAt | None, standing: Standing | None
 ) -> bool | None:
-    """Whether numbers that go back are a new begin, by where the entries for the first and the last of them lead; None where they
-    lead neither to the piece nor to what has had these numbers so far."""
+    """Return True if the queue's entries for the piece's first or last number point to the piece: it is a new start.
+
+    False if they point to the rows that have had these numbers so far; None if they point to neither.
+    """
     if standing is None or row_at is None:
         return None
     stretch = piece.stretch
     numbers = {stretch.queue_offset: piece.phy_offset, stretch.end - 1: piece.last_phy_offset}
-    led = {number: standing(number) for number in numbers}
-    if any(led[number] == phy_offset for number, phy_offset in numbers.items()):
+    targets = {number: standing(number) for number in numbers}
+    if any(targets[number] == phy_offset for number, phy_offset in numbers.items()):
         return True
     rows = {number: row for number in numbers if (row := numbering.row_of(number)) is not None}
-    return False if any(led[number] == int(row_at(row)["phy_offset"]) for number, row in rows.items()) else None
+    return False if any(targets[number] == int(row_at(row)["phy_offset"]) for number, row in rows.items()) else None
 
 
 def _continues_after(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
-    """Whether one of those behind a piece goes on where the queue ended in front of it, and cannot belong to what it would have
-    begun, for as many messages as would be missing then do not fit in between."""
-    begun = piece
+    """Return True if a later piece continues where the queue ended before ``piece``, which is then no new start.
+
+    A later piece belongs to a new start if the messages missing between them fit in the bytes between them.
+    """
+    last_begun = piece
     for later in ahead:
         number = later.stretch.queue_offset
-        if number < begun.stretch.end:  # goes back once more
+        if number < last_begun.stretch.end:  # goes back again
             continue
-        if _fit_between(begun, later, number - begun.stretch.end, _spacing(before, piece, later)):
-            begun = later
+        if _fit_between(last_begun, later, number - last_begun.stretch.end, _spacing(before, piece, later)):
+            last_begun = later
         elif number >= expected:
             return _fit_between(before, later, number - expected, record.MIN_RECORD_SIZE_BYTES)
     return False
 
 
 def _is_older(before: _Piece, piece: _Piece, row_at: RowAt | None) -> bool:
-    """Whether a piece goes back in time, too: what is begun anew is younger than all that was. One damaged time proves nothing."""
+    """Return True if a piece also goes back in time: a new start is younger. One damaged time proves nothing, so two count."""
     if row_at is None:
         return False
-    front, stretch = before.stretch, piece.stretch
-    end = front.row + front.count
-    stood_ms = min(int(row_at(row)["store_timestamp_ms"]) for row in range(max(end - 2, front.row), end))
+    previous, stretch = before.stretch, piece.stretch
+    end = previous.row + previous.count
+    previous_ms = min(int(row_at(row)["store_timestamp_ms"]) for row in range(max(end - 2, previous.row), end))
     rows = stretch.row, stretch.row + stretch.count - 1
-    return all(int(row_at(row)["store_timestamp_ms"]) <= stood_ms for row in rows)
+    return all(int(row_at(row)["store_timestamp_ms"]) <= previous_ms for row in rows)
 
 
-def _fit_between(one: _Piece, later: _Piece, messages: int, size_bytes: int) -> bool:
-    return messages * size_bytes <= later.phy_offset - one.last_phy_offset
+def _fit_between(earlier: _Piece, later: _Piece, messages: int, size_bytes: int) -> bool:
+    return messages * size_bytes <= later.phy_offset - earlier.last_phy_offset
 
 
 def _spacing(*pieces: _Piece) -> int:
-    """How close a queue's records may stand, in bytes."""
+    """Return the smallest plausible distance between a queue's records, in bytes."""
     found = [
         (piece.last_phy_offset - piece.phy_offset) // (piece.stretch.count - 1)
         for piece in pieces
@@ -218,7 +235,7 @@ def _pieces(chunks: Iterable[NDArray[Any]]) -> Iterable[_Piece]:
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterable[_Piece]:
-    """Pieces that go on across a chunk's end are one."""
+    """Join pieces that continue across a chunk's end."""
     open_piece: _Piece | None = None
     for piece in pieces:
         if open_piece is not None and open_piece.stretch.end == piece.stretch.queue_offset:
@@ -233,7 +250,7 @@ def _joined(pieces: Iterable[_Piece]) -> Iterable[_Piece]:
 
 
 def _place(numbering: Numbering, piece: _Piece, following: _Piece | None) -> None:
-    """Put a piece behind what stands, or set it right first."""
+    """Add a piece to the numbering, with a corrected number if its own is impossible."""
     stretch, stack = piece.stretch, numbering.stretches
     expected = numbering.end_queue_offset
     fits = 0 <= stretch.queue_offset <= LARGEST_QUEUE_OFFSET

@@ -1,4 +1,4 @@
-"""Queue files from the log: the one builder for rebuild, recover, truncate and put (store format 6; store behaviour 7, 15)."""
+"""Build queue files from the log, for rebuild, recover, truncate and put (store format 6; store behaviour 7, 15)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file to be: its content comes by the chunk, each time it is asked for. ``mtime_ms``: its last message's store time.
+    """A planned file: each call of ``read`` yields its content by the chunk. ``mtime_ms``: its last message's store time.
 
-    ``data_bytes``: at most so many lie in no hole, since zeros fill the file up.
+    ``data_bytes``: an upper bound of the bytes outside holes, as zeros fill the file up.
     """
 
     name: str
@@ -49,7 +49,7 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """What a queue built from the log holds. Numbers are queue offsets; ``gaps`` are (first missing, how many)."""
+    """The contents of a queue built from the log. Numbers are queue offsets; ``gaps`` are (first missing, count)."""
 
     first_queue_offset: int
     end_queue_offset: int
@@ -64,7 +64,7 @@ class QueueSummary:
 
 
 def plain_queue(rows: RowsByQueue, key: QueueKey) -> PlainQueue | None:
-    """Return what is known of a queue whose rows need no numbering."""
+    """Return the summary of a queue whose rows need no numbering, or None."""
     plain = rows.plain(key)
     return plain if plain is not None and 0 <= plain.queue_offset <= LARGEST_QUEUE_OFFSET else None
 
@@ -79,11 +79,12 @@ def numbering_of(rows: RowsByQueue, key: QueueKey, standing: Standing) -> Number
 class QueueBuilder:
     """Builds the files of ordinary queues from spooled rows.
 
-    ``gap_entry(key, queue_offset)`` gives the entry for a number between two messages that no message has; None, or no
-    function, makes it a filler, which a broker takes for an entry that cannot be read (a zero would end the queue
-    there). ``existing`` are the queues that stand: their entries for records before the log's first byte
-    (``log_min_phy_offset``) are carried over into the first file, instead of fillers. ``existing_ext`` are their
-    ConsumeQueueExt files: where the log's begin has expired, units are counted on from where the standing ones lie.
+    Args:
+        gap_entry: returns the entry for a number between two messages that no message has. None, or no function, makes it a
+            filler, which a broker takes for an entry that cannot be read (a zero would end the queue there).
+        existing: the existing queues, whose entries for records before the log's first byte (``log_min_phy_offset``) are
+            carried over into the first file, instead of fillers.
+        existing_ext: their ConsumeQueueExt files; if the log's start has expired, units keep the places of the existing ones.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class QueueBuilder:
         self._ext_plan = lru_cache(maxsize=1024)(self._plan_ext)
 
     def queue_keys(self) -> list[QueueKey]:
-        """The ordinary queues that messages were dispatched to."""
+        """Return the ordinary queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic not in self._rows.rules.batch_topics]
 
     def summary(self, key: QueueKey) -> QueueSummary:
-        """What the queue's files will hold."""
+        """Return the summary of the files that will be built."""
         if (plain := plain_queue(self._rows, key)) is not None:
             end = plain.queue_offset + plain.rows
             return QueueSummary(
@@ -143,12 +144,12 @@ class QueueBuilder:
         )
 
     def phy_offset_of(self, key: QueueKey, queue_offset: int) -> int | None:
-        """Where the message at a number lies in the log; None for a number without one."""
+        """Return the physical offset of the message at a number, or None."""
         row = self._numbering(key).row_of(queue_offset)
         return None if row is None else int(self._rows.row(key, row)["phy_offset"])
 
     def has(self, key: QueueKey, queue_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mask of the numbers at which a message is."""
+        """Return the mask of the numbers that a message has."""
         numbering = self._numbering(key)
         inside = (queue_offsets >= numbering.first_queue_offset) & (queue_offsets < numbering.end_queue_offset)
         if numbering.gaps:
@@ -158,7 +159,7 @@ class QueueBuilder:
         return inside
 
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
-        """The queue's files in order, from the one that holds the first message; none for a queue without messages."""
+        """Yield the queue's files in order, from the file of the first message; none for a queue without messages."""
         numbering = self._numbering(key)
         size = self.file_size_bytes
         per_file = size // ENTRY_SIZE_BYTES
@@ -177,8 +178,10 @@ class QueueBuilder:
             )
 
     def ext_files(self, key: QueueKey) -> Iterator[QueueFile]:
-        """The queue's ConsumeQueueExt files from the one with the first message's unit on; none unless an ext file size was
-        given, or for a light queue."""
+        """Yield the queue's ConsumeQueueExt files, from the file of the first message's unit.
+
+        Yields nothing without an ext file size, or for a light queue.
+        """
         plan = self._ext_plan(key)
         if plan is None:
             return
@@ -217,11 +220,14 @@ class QueueBuilder:
         return ExtPlan(self._ext_size, self._first_unit(key, plan)) if self._log_min else plan
 
     def _first_unit(self, key: QueueKey, plan: ExtPlan) -> int:
-        """Where the first message's unit stands, as its entry tells, or one of a few behind it, whose unit is good; without such,
-        where several entries tell the same. Else 0."""
+        """Return the place of the first message's unit, computed from the address in an entry, or 0.
+
+        The entries of the first message and of a few later ones are tried. The first whose unit is good decides; if there is
+        none, several entries must agree.
+        """
         files, numbering = self._existing_ext.get(key), self._numbering(key)
         last = numbering.entries - 1
-        told: list[int] = []
+        first_units: list[int] = []
         for ordinal in sorted({0, last, *(1 << n for n in range(last.bit_length()))}) if last >= 0 else ():
             queue_offset, number = numbering.nth(ordinal)
             entry, row = self._queue_entry_at(key, queue_offset), self._rows.row(key, number)
@@ -231,14 +237,14 @@ class QueueBuilder:
             unit = plan.unit_at(address)
             if unit is None or unit < ordinal:
                 continue
-            said = int(row["tags_code"]), int(row["store_timestamp_ms"])
-            if files is not None and is_plain_unit(files, address, *said):
+            unit_values = int(row["tags_code"]), int(row["store_timestamp_ms"])
+            if files is not None and is_plain_unit(files, address, *unit_values):
                 return unit - ordinal
-            told.append(unit - ordinal)
-        return told[0] if len(told) > 1 and len(set(told)) == 1 else 0
+            first_units.append(unit - ordinal)
+        return first_units[0] if len(first_units) > 1 and len(set(first_units)) == 1 else 0
 
     def _last_row(self, key: QueueKey, numbering: Numbering, end: int) -> Any:
-        """The row of the last message below a number; None if there is none."""
+        """Return the row of the last message below a number, or None."""
         for stretch in reversed(numbering.stretches):
             if stretch.queue_offset < end:
                 row = stretch.row + min(stretch.end, end) - 1 - stretch.queue_offset
@@ -246,7 +252,7 @@ class QueueBuilder:
         return None
 
     def _last_timestamp_ms(self, key: QueueKey, numbering: Numbering, end: int) -> int:
-        """The store time of the last message below a number; 0 if there is none."""
+        """Return the store time of the last message below a number; 0 if there is none."""
         if end >= numbering.end_queue_offset and (plain := plain_queue(self._rows, key)) is not None:
             return plain.last_store_timestamp_ms
         row = self._last_row(key, numbering, end)
@@ -256,14 +262,14 @@ class QueueBuilder:
         return self._rows.row(key, numbering.nth(number)[1])
 
     def _ordered(self, key: QueueKey, numbering: Numbering, skip: int) -> Iterator[Any]:
-        """Rows in the order of their numbers, without the first ``skip``."""
+        """Yield rows in the order of their numbers, without the first ``skip``."""
         for stretch in numbering.stretches:
             if skip < stretch.count:
                 yield from self._rows.rows(key, stretch.row + skip, stretch.row + stretch.count)
             skip = max(skip - stretch.count, 0)
 
     def _content(self, key: QueueKey, start: int, end: int) -> Iterator[bytes | Hole]:
-        """Entries [start, end) of a queue as bytes, by the chunk; a hole after the last message."""
+        """Yield entries [start, end) of a queue as bytes, by the chunk, and a hole after the last message."""
         numbering = self._numbering(key)
         used = min(numbering.end_queue_offset, end)
         for at in range(start, used, READ_ROWS):
@@ -284,7 +290,7 @@ class QueueBuilder:
             for gap, count in numbering.gaps:
                 for number in range(max(gap, start), min(gap + count, end)):
                     entries[number - start] = self._gap_entry(key, number) or FILLER
-        before = 0  # messages in front, which ext addresses count
+        before = 0  # number of earlier messages, which ext addresses count
         for stretch in numbering.stretches:
             low, high = max(stretch.queue_offset, start), min(stretch.end, end)
             if low < high:
@@ -294,7 +300,7 @@ class QueueBuilder:
         return entries.tobytes()
 
     def _fill(self, key: QueueKey, entries: Array, stretch: Stretch, low: int, ordinal: int) -> None:
-        """Write the entries of a stretch from number ``low`` on; the first is the queue's message number ``ordinal``."""
+        """Write the entries of a range from number ``low`` on; ``ordinal``: how many messages of the queue precede it."""
         row = stretch.row + low - stretch.queue_offset
         plan = self._ext_plan(key)
         as_bytes = entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES)  # numpy copies records field by field
@@ -306,7 +312,7 @@ class QueueBuilder:
             entries["tags_code"] = plan.addresses(ordinal, len(entries))
 
     def _carry(self, key: QueueKey, entries: Array, start: int) -> None:
-        """Take over entries for records that have expired, from the queue that stands."""
+        """Copy entries for expired records from the existing queue."""
         files = self._existing.get(key)
         if files is None:
             return

@@ -1,4 +1,4 @@
-"""topics.json completed with topics that the log or the queues know and the configuration does not (store format 9.3)."""
+"""Complete topics.json with topics of the log or the queues that the configuration lacks (store format 9.3)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from store_core.storage.store import QueueKey
 _TABLE: Final = "topicConfigTable"
 _VERSION: Final = "dataVersion"
 _READ_AND_WRITE: Final = 6
-# Brokers know these without an entry, or write one by themselves; what of them is missing in the file is no loss.
+# Brokers know these without an entry, or write it themselves, so a missing entry is no loss.
 _KNOWN_TO_BROKERS: Final = frozenset(
     (paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths.OP_TOPIC, paths.TRANSACTION_CHECK_TOPIC)
 )
 _MOST_QUEUES: Final = 2**31 - 1
-_OURS: Final = frozenset((marks.FILLER_TOPIC, marks.TOMBSTONE_TOPIC))
+_RMQCTL_TOPICS: Final = frozenset((marks.FILLER_TOPIC, marks.TOMBSTONE_TOPIC))
 
 
 def needs_configuration(topic: str) -> bool:
-    """Whether a broker serves a topic only if topics.json names it."""
+    """Return True if a broker serves a topic only if topics.json names it."""
     is_special = topic.startswith((paths.LMQ_PREFIX, paths.SYSTEM_TOPIC_PREFIX))
-    return not is_special and topic not in _KNOWN_TO_BROKERS and topic not in _OURS
+    return not is_special and topic not in _KNOWN_TO_BROKERS and topic not in _RMQCTL_TOPICS
 
 
 def missing_topics(keys: Iterable[QueueKey], configured: Collection[str]) -> dict[str, int]:
-    """Topics without configuration, and how many queues each must have: its largest queue id and one, and no more than brokers can read."""
+    """Return the topics without configuration, and how many queues each needs: its largest queue id plus 1, within a broker's limit."""
     found: dict[str, int] = {}
     for topic, queue_id in keys:
         if topic not in configured and needs_configuration(topic):
@@ -41,9 +41,9 @@ def completed_topics(
     with_attributes: bool,
     batch_topics: Collection[str] = (),
 ) -> dict[str, Any]:
-    """A topics.json document with entries for the missing topics behind those that stand; the data version counts on.
+    """Return a topics.json document with entries for the missing topics after the existing ones, and the data version increased.
 
-    ``with_attributes``: entries have the member that 5.x writes, which is where a batch queue's topic says so.
+    ``with_attributes``: entries have the member that 5.x writes, in which a topic with batch queues says so.
     """
     completed = dict(document)
     table = dict(completed.get(_TABLE) or {})
@@ -56,7 +56,7 @@ def completed_topics(
 
 
 def topic_entry(topic: str, queues: int, *, with_attributes: bool, batch: bool = False) -> dict[str, Any]:
-    """One member of the topic table, as a broker creates a topic by default: readable and writable, single tags."""
+    """Return a member of the topic table as a broker creates a topic by default: readable and writable, single tags."""
     entry: dict[str, Any] = {"attributes": {"queue.type": "BatchCQ"} if batch else {}} if with_attributes else {}
     return entry | {
         "order": False,

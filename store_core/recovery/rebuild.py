@@ -1,4 +1,4 @@
-"""rebuild: queues, index, checkpoint or topics anew from the log as it is."""
+"""Plan to rebuild queues, index, checkpoint or topics from the log as it is."""
 
 from __future__ import annotations
 
@@ -40,19 +40,27 @@ from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import QueueKey, Store
 
 PARTS: Final = ("queues", "index", "checkpoint", "topics")
-WALKS: Final = 2  # that planning takes over the log: what it holds and what follows from it, what a broker makes of it
+WALKS: Final = 2  # of planning over the log: the survey with its derived files, and the predicted start
 _BUILDER: Final = "rebuild"
 
 
 def rebuild(
     store: Store, what: str, *, jobs: int = 1, keep: ExitStack | None = None, on_progress: Progress | None = None
 ) -> Planned:
-    """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
+    """Plan the changes that make a derived part agree with the log.
 
-    ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long
-    as ``keep`` is open. Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
-    cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
-    log holds nothing to build from.
+    Records with a wrong body checksum keep their entries, as a broker's dispatch never checks it. If a record cannot be read,
+    its existing entry is kept.
+
+    Args:
+        what: one of PARTS, or ``all``.
+        jobs: number of threads that walk the log.
+        keep: the built content can be read as long as this is open.
+        on_progress: gets the bytes walked in all WALKS.
+
+    Raises:
+        UsageError: the part is unknown.
+        FailedError: the log has no record to build from.
     """
     share_one_heap()
     refuse_foreign_store(store)
@@ -60,8 +68,8 @@ def rebuild(
     if not set(parts) <= set(PARTS):
         raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
     walks = WalkProgress(on_progress, store.log.size_bytes)
-    with ExitStack() as own:
-        stack = own if keep is None else keep
+    with ExitStack() as own_stack:
+        stack = own_stack if keep is None else keep
         proven = CheckedRanges()
         derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs, proven))
         draft = Draft(store.root)
@@ -111,21 +119,21 @@ def _derived(
             derivation.finish()
             changes = []
             if "queues" in parts:
-                changes.append(derivation.queue_changes(lambda key, number: _standing(store, key, number)))
+                changes.append(derivation.queue_changes(lambda key, number: _existing_entry(store, key, number)))
             if "index" in parts:
                 changes.append(derivation.index_changes())
             yield derivation, survey, changes
 
 
 def _prove(store: Store, proven: CheckedRanges, table: FrameTable) -> None:
-    """What the walk with checksums finds plain, no broker's start needs to look at again."""
+    """Note the plain records of the walk with checksums, which the predicted start then skips."""
     segment = store.log.find(int(table.phy_offset[0])) if len(table) else None
     if segment is not None:
         proven.add(segment, table, check_crc=True)
 
 
-def _standing(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
-    """The entry that stands at a number without a message."""
+def _existing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
+    """Return the existing entry at a number without a message, or None."""
     files = store.queues.get(key)
     data = files.read(queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None else b""
     if len(data) < ENTRY.size_bytes:

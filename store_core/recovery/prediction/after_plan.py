@@ -1,4 +1,4 @@
-"""What a broker makes of a store once a plan is carried out: its start is played through on a shadow."""
+"""Predict a broker's start on a store after a plan, by a simulated start on a shadow of links."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def store_after_plan(
     files: Mapping[str, bytes] | None = None,
     removed: Collection[str] = (),
 ) -> Iterator[Store]:
-    """The store as it will be. ``files`` are small new files; ``edited`` None: the log stays as it is."""
+    """Yield the planned store. ``files`` are small new files; ``edited`` None: the log stays as it is."""
     new = {file.path: file.read for change in changes for file in change.new}
     for name, data in (files or {}).items():
         new[name] = partial(iter, (data,))
-    gone = {*removed, *(path for change in changes for path in (*change.removed, *change.removed_folders))}
+    removed_paths = {*removed, *(path for change in changes for path in (*change.removed, *change.removed_folders))}
     left_out = (paths.COMMITLOG,) if edited is not None else ()
     with scratch_folder() as scratch:
-        root = lay_out_links(store.root, scratch, new=new, removed=gone, left_out=left_out)
+        root = lay_out_links(store.root, scratch, new=new, removed=removed_paths, left_out=left_out)
         with Store(replace(store.settings, root=root)) as shadow:
             shadow.__dict__["log"] = store.log if edited is None else edited.log
             yield shadow
@@ -52,10 +52,10 @@ def start_after(
     version: Version | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[Outcome, Version]:
-    """OUTCOME of the assumed release's start on the store as it will be. ``on_progress`` is told the bytes of the log scanned so far.
+    """Return the outcome of a start on the planned store, with its release: the assumed one if the log ``is_whole``.
 
-    Where the log is not ``is_whole``, releases differ again: as ``predict`` does, it is the worst one's of those possible, or
-    that of ``version``, if somebody has named one; it comes with the release that it is of.
+    If it is not whole, releases differ again: as in ``predict``, the outcome is that of ``version`` if given, else the worst of
+    the possible releases. ``on_progress`` gets the bytes of the log scanned so far.
     """
     with store_after_plan(store, edited, changes, files, removed) as shadow:
         if is_whole:

@@ -1,4 +1,4 @@
-"""What a broker would do to this store at its next start, for one release or for all that may have written it."""
+"""Predict what a broker's next start does to a store, for one release or for all that may have written it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from store_core.broker.checked_ranges import CheckedRanges
 
 Progress = Callable[[int], None]
-Books = dict[bytes, LossBook]  # by what they follow from
+Books = dict[bytes, LossBook]  # by the mark of the start
 _CONFIG_READERS: Final = frozenset({"config_reader", "config_members"})
 
 
 @dataclass(frozen=True, slots=True)
 class OtherOutcome:
-    """What the releases that are possible, but not assumed, would do otherwise."""
+    """A different outcome, of releases that are possible but not assumed."""
 
     versions: tuple[Version, ...]
     outcome: Outcome
@@ -43,8 +43,10 @@ class OtherOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``outcome`` of the ``assumed`` release. ``others`` differ from it; ``notes`` say what depends on more than the store, and
-    what it does besides."""
+    """The ``outcome`` of the ``assumed`` release, and ``others`` that differ from it.
+
+    ``notes``: conditions outside the store that the outcome depends on, and other changes that the start makes.
+    """
 
     outcome: Outcome
     assumed: Version
@@ -58,7 +60,7 @@ class Prediction:
         return {"assumed": str(self.assumed), **self.evidence.as_json()}
 
     def as_json(self) -> dict[str, Any]:
-        """``broker_version``, ``prediction`` and what else there is to tell."""
+        """Return ``broker_version``, ``prediction``, other predictions and notes as JSON members."""
         return {
             "broker_version": self.broker_version,
             "prediction": self.outcome.as_json(),
@@ -74,12 +76,18 @@ def predict(
     on_progress: Progress | None = None,
     proven: CheckedRanges | None = None,
 ) -> Prediction:
-    """Play the next start through, reading what the broker would read, and the queue files.
+    """Simulate the next start; read the log that the broker would read, and the queue files.
 
-    Without ``version`` (or one in the store's settings) the store's own evidence decides; where it leaves several releases that
-    behave differently here, the worst outcome is assumed: not starting, then most messages lost. ``on_progress`` is told
-    the bytes of the log scanned so far. ``proven``: what earlier walks over this log have found, or ``reading_ahead``. Raises FailedError for queues in RocksDB and files that cannot be read,
-    UsageError for a version nothing is known of.
+    Without ``version`` (or one in the store's settings) the store's own evidence decides. If it leaves several releases that
+    behave differently here, the worst outcome is assumed: a failed start, then most messages lost.
+
+    Args:
+        on_progress: gets the bytes of the log scanned so far.
+        proven: the results of earlier walks over this log; None for those of ``reading_ahead``.
+
+    Raises:
+        FailedError: the queues are in RocksDB, or a file cannot be read.
+        UsageError: the version is unknown.
     """
     if proven is None:
         with reading_ahead(store) as ahead:
@@ -90,34 +98,34 @@ def predict(
         evidence = Evidence((version,), ("given",))
     else:
         evidence = evidence_of(store)
-    played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
+    simulated: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
     starts: list[tuple[Watched, Outcome, list[str]]] = []
     groups = groups_of(evidence.possible)
-    books: Books | None = {} if len(groups) > 1 else None  # no other start asks for the only one's
+    books: Books | None = {} if len(groups) > 1 else None  # a single start has no use for them
     with DispatchedRows() as rows:
         proven.rows = rows if len(groups) > 1 else None
         for behaviour, versions in groups:
-            start = next((start for start in starts if _goes_like(store, start[0], behaviour)), None)
+            start = next((start for start in starts if _takes_same_path(store, start[0], behaviour)), None)
             if start is None:
                 watched = Watched(behaviour)
                 found = outcome_of(store, watched.behaviour, on_progress=on_progress, proven=proven, books=books)
                 start = watched, *found
                 starts.append(start)
-            played.append((versions, *start[1:]))
+            simulated.append((versions, *start[1:]))
     proven.rows = None
-    worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
-    same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
-    others = [OtherOutcome(versions, outcome) for versions, outcome, _ in played if outcome != worst[1]]
-    return Prediction(worst[1], max(same), evidence, _joined(others), tuple(worst[2]))
+    worst = max(simulated, key=lambda p: (_badness(p[1]), p[0][-1]))
+    same_versions = tuple(v for versions, outcome, _ in simulated if outcome == worst[1] for v in versions)
+    others = [OtherOutcome(versions, outcome) for versions, outcome, _ in simulated if outcome != worst[1]]
+    return Prediction(worst[1], max(same_versions), evidence, _joined(others), tuple(worst[2]))
 
 
-def _goes_like(store: Store, start: Watched, behaviour: Behaviour) -> bool:
-    """Whether a release goes the way of a start that was played: nothing that was asked then would be answered otherwise.
+def _takes_same_path(store: Store, start: Watched, behaviour: Behaviour) -> bool:
+    """Return True if a release has the same values of all fields that a simulated start read, and so takes its path.
 
-    The readers of config files are asked for every file, but seldom differ over one.
+    A start reads the config readers for every file, so different ones count only if they read a file differently.
     """
-    otherwise = start.answered_otherwise(behaviour)
-    return otherwise <= _CONFIG_READERS and (not otherwise or reads_config_alike(store, start.behaviour, behaviour))
+    differing = start.answered_otherwise(behaviour)
+    return differing <= _CONFIG_READERS and (not differing or reads_config_alike(store, start.behaviour, behaviour))
 
 
 def outcome_of(
@@ -128,9 +136,9 @@ def outcome_of(
     proven: CheckedRanges | None = None,
     books: Books | None = None,
 ) -> tuple[Outcome, list[str]]:
-    """The outcome for releases that behave so, and notes about what it depends on and what they do besides.
+    """Return the outcome for releases with this behaviour, and notes as in ``Prediction``.
 
-    ``books``: the losses of starts that were played before on this store; this one's go there, too.
+    ``books``: the losses of earlier simulated starts on this store; those of this start are added.
     """
     hunt = ResurrectionSearch(store)
     with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
@@ -148,7 +156,7 @@ def outcome_of_start(
     on_progress: Progress | None = None,
     books: Books | None = None,
 ) -> Outcome:
-    """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
+    """Return the outcome of a start whose tables ``hunt`` has seen; ``books`` as for ``outcome_of``."""
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal and not start.ends_cut:
         return Outcome(False, start.refusal, recovery=recovery, first_file_scanned=start.log.first_file_scanned)
@@ -183,7 +191,7 @@ def outcome_of_start(
 
 
 def _spans(start: Start) -> dict[str, dict[int, QueueSpan]]:
-    """Queues by topic and queue id, without those that are opened empty."""
+    """Return the queues by topic and queue id, without empty ones."""
     spans: dict[str, dict[int, QueueSpan]] = {}
     for queue in start.queues:
         if queue.max_offset > 0:
@@ -192,7 +200,7 @@ def _spans(start: Start) -> dict[str, dict[int, QueueSpan]]:
 
 
 def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
-    """Delayed messages without a delivery time that the delay service has not passed yet (12.3)."""
+    """Return the delayed messages without a delivery time that the delay service has not passed yet (12.3)."""
     early = start.dispatcher.early if start.dispatcher else []
     progress = read_config(store, DELAY_PROGRESS, start.behaviour).value if early else None
     table = progress.get("offsetTable") if isinstance(progress, dict) else None
@@ -202,7 +210,7 @@ def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
         number = done.get(queue_id + 1, done.get(str(queue_id + 1), 0))
         return number if isinstance(number, int) else 0
 
-    ends = {queue.key: queue.max_offset for queue in start.queues} if early else {}  # some were cut off again
+    ends = {queue.key: queue.max_offset for queue in start.queues} if early else {}  # some entries were cut off again
     return tuple(
         message
         for message in early
@@ -223,7 +231,7 @@ def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, int]:
 
 
 def _joined(others: list[OtherOutcome]) -> tuple[OtherOutcome, ...]:
-    """One entry for each different outcome."""
+    """Join the releases with equal outcomes."""
     joined: list[OtherOutcome] = []
     for other in others:
         for place, known in enumerate(joined):
