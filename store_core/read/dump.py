@@ -77,9 +77,9 @@ class _Queues(Sequence[QueueDump]):
 
 def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:
     """Return all keys that rows of these queues may have."""
-    batches = any(isinstance(each.queue, BatchQueue) for each in dumped)
+    batches = any(isinstance(dump.queue, BatchQueue) for dump in dumped)
     fields = ("topic", "queue_id", *(BatchEntry if batches else Entry)._fields)
-    if any(isinstance(each.queue, Queue) and each.queue.ext is not None for each in dumped):
+    if any(isinstance(dump.queue, Queue) and dump.queue.ext is not None for dump in dumped):
         fields += ("ext",)
     return (*fields, "record") if resolve else fields
 
@@ -219,17 +219,17 @@ def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
             start = gone.pop().start if gone and gone[-1].stop == start else start
             gone.append(range(start, stop))
     begin = Begin(files)
-    for each in gone:
-        is_front = begin.has_passed(each.stop * step)
-        if is_front or each.start < dumped.queue.end_slot:
+    for places_gone in gone:
+        is_front = begin.has_passed(places_gone.stop * step)
+        if is_front or places_gone.start < dumped.queue.end_slot:
             yield finding(
                 "Q020" if is_front else "Q012",
-                f"{len(each)} entries went away while the queue was read",
+                f"{len(places_gone)} entries went away while the queue was read",
                 file="/".join(files.segments[0].path.parts[-4:-1]),
-                size_bytes=len(each) * step,
+                size_bytes=len(places_gone) * step,
                 topic=dumped.topic,
                 queue_id=dumped.queue_id,
-                queue_offset=each.start if isinstance(dumped.queue, Queue) else None,
+                queue_offset=places_gone.start if isinstance(dumped.queue, Queue) else None,
             )
 
 
@@ -306,13 +306,9 @@ def _disagreements(
         return
     if message.queue_offset != entry.queue_offset:
         yield _about("Q004", f"the record's queue offset is {message.queue_offset}", dumped, entry)
-    stored_code = entry.tags_code if unit is None else unit.tags_code
+    code = entry.tags_code if unit is None else unit.tags_code
     # Delay queues store delivery times as tags codes; they follow from the delay levels alone.
-    if (
-        dumped.topic != paths.SCHEDULE_TOPIC
-        and not is_ext_address(stored_code)
-        and stored_code != tags_code(message.tags)
-    ):
+    if dumped.topic != paths.SCHEDULE_TOPIC and not is_ext_address(code) and code != tags_code(message.tags):
         yield _about("Q005", f"the record's tags code is {tags_code(message.tags)}", dumped, entry)
 
 
@@ -329,8 +325,8 @@ def _about(code: str, text: str, dumped: QueueDump, entry: Entry | BatchEntry) -
 
 
 def _add_all(findings: list[Finding], found: Iterable[Finding]) -> None:
-    for each in found:
-        _add(findings, each)
+    for one_finding in found:
+        _add(findings, one_finding)
 
 
 def _add(findings: list[Finding], found: Finding) -> None:
