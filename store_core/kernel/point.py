@@ -1,4 +1,4 @@
-"""What a query by key asks of its key, of an index file and of single records; without numpy."""
+"""Answer the parts of a query by key: the key's hash, an index file's entries, a record's keys; without numpy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Sliceable(Protocol):
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """The hash an index stores for a key of a topic (store format, section 7.3)."""
+    """Return the index's hash of a key of a topic (store format, section 7.3)."""
     if _compiled is not None:
         try:
             return _compiled.index_key_hash(topic, key)
-        except UnicodeEncodeError:  # a word of the command line that is no text
+        except UnicodeEncodeError:  # a command-line argument that is no text
             pass
     return tags.index_key_hash(topic, key)
 
 
 def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
-    """Whether a record's bytes are a well-formed record of the topic with this key that brokers index. ``kind``: the unique key
-    (``unique``), one of the user's (``key``), or either (``any``).
+    """Return True if these bytes are a well-formed record of the topic with this key that brokers index.
 
-    False may also mean that the topic, the key or what the record holds has to be decoded to tell.
+    ``kind``: the unique key (``unique``), one of the user's (``key``), or either (``any``). False may also mean that topic, key or record must be
+    decoded to decide.
     """
     if _compiled is not None:
         try:
@@ -66,11 +66,10 @@ def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
 def index_offsets(
     file: Sliceable, slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int
 ) -> tuple[int, list[int]]:
-    """What a broker takes from an index file of so many slots (store behaviour 9.2): the file's begin time, ms, and offsets
-    of entries with this hash in a time range, newest first.
+    """Return a broker's answer from an index file of ``slots`` slots (store behaviour 9.2): the file's start time in ms, and offsets.
 
-    Times are the file's begin plus whole seconds. Ends at ``limit`` offsets, at a negative time, at a time before the range
-    (as a broker does, though older entries may be in it), and where the chain is broken.
+    The offsets are those of entries with this hash in a time range, newest first. Times are the file's start plus whole seconds. The search ends at
+    ``limit`` offsets, at a negative time, at a time before the range (as in a broker, though older entries may be in it), and at a broken link.
     """
     if len(file) < _HEADER_SIZE:
         return 0, []
