@@ -37,10 +37,10 @@ def compression_kind(sys_flag: int) -> Compression:
 
 
 def decompress(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """Return the plain body; the stored one where the flag says it is not compressed.
+    """Return the plain body; the stored one if it is not compressed by its flag.
 
-    Never makes more than ``limit_bytes`` (and one step of a decoder) of output. Raises BodyError for data that are torn,
-    broken, of an unknown type or too large.
+    Never makes more than ``limit_bytes`` (and one step of a decoder) of output. Raises BodyError for data that are torn, broken, of an unknown type
+    or too large.
     """
     if compression_kind(sys_flag) == "none":
         return body

@@ -1,4 +1,4 @@
-"""Parse a config file once, and keep what was derived from its text for further questions of a command.
+"""Parse a config file once, and keep the derived answers for further questions of a command.
 
 A command checks for each release that may have written a store whether it loads the files, and reads them for its own answer too. With many topics
 each parse would take seconds.

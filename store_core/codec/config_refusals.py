@@ -1,4 +1,4 @@
-"""Decide which values of a wrong type stop a broker's load of a config file, from one table (store format, section 9.2).
+"""Decide which values of a wrong type stop a broker's load of a config file (store format, section 9.2).
 
 Valid JSON still fails to load if a value does not fit its member: null in a table that takes none, a text for a number, a list for an object. The
 table's cells were measured with the releases' own JSON libraries.
@@ -376,7 +376,7 @@ def _place(member: str, keys: tuple[str, ...]) -> str:
 
 
 def _called(value: Any, *, as_number: bool = False) -> str:
-    """Return what a value is, in a few words for a reason."""
+    """Return a value's type in a few words, for a reason."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -64,7 +64,7 @@ def loads_quickly(text: str, max_depth: int) -> Any:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if a text has no escapes, no list whose bracket ends its line, and no space before a colon."""
+    """Return True if a text has no escapes, no bracket of a list at a line's end, and no space before a colon."""
     return not ("\\" in text or "[\n" in text or "[\r\n" in text or _SPACED_COLON.search(text))
 
 
@@ -89,7 +89,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield the text in parts that start and end outside of strings, each but the last one with a string's end."""
+    """Yield the text in parts that start and end outside of strings, each but the last with a string's end."""
     at = 0
     while at < len(text):
         end = at + _PART_CHARACTERS

@@ -40,7 +40,7 @@ NO_LISTS_SINCE: Final = (
 
 
 def no_lists_of(release: str) -> NoLists:
-    """Return the rule of a release, given as ``X.Y.Z``, or as ``X.Y`` or ``X`` for the newest release of that line."""
+    """Return the rule of a release: ``X.Y.Z``, or ``X.Y`` or ``X`` for the newest of that line."""
     numbers = [*map(int, re.findall(r"\d+", release)), 99]
     found = (lists for first, lists in reversed(NO_LISTS_SINCE) if [*map(int, first.split("."))] <= numbers)
     return next(found, NoLists.NOWHERE)

@@ -101,7 +101,7 @@ def has_bad_level(topic: bytes, raw: bytes, *, drops_parted: bool = False) -> bo
 
 
 def has_bad_batch(raw: bytes) -> bool:
-    """Return True if base or count of an inner batch is no number, so that the record check of 5.x fails (behaviour 3.1)."""
+    """Return True if an inner batch's base or count is no number; the check of 5.x then fails (behaviour 3.1)."""
     if INNER_NUM not in raw:
         return False
     found = some_properties(raw, (INNER_BASE, INNER_NUM))

@@ -23,7 +23,7 @@ class LiveFiles:
         self._folders: dict[str, None] = {}
 
     def assert_place(self, folder: str) -> None:
-        """Raise UsageError if a link leads a folder's files to a forbidden place, FailedError if a path part is no folder."""
+        """Raise UsageError if a link leads to a forbidden place, FailedError if a part of the path is no folder."""
         self.writer.path(f"{folder}/file")
         places = (self.writer.path(part.as_posix()) for part in (PurePosixPath(folder), *PurePosixPath(folder).parents))
         for place in places:

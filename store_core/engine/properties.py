@@ -44,7 +44,7 @@ def in_java_order(properties: Mapping[str, str], first_size: int) -> dict[str, s
 
 
 def make_unique_key(raw_host: bytes, now_ms: int) -> str:
-    """Return a unique key as the Java client makes it, for a client at this host (stored form, its port is not used)."""
+    """Return a unique key as the Java client makes it. ``raw_host``: the client's host as stored; its port is not used."""
     now = time.localtime(now_ms // 1000)
     month_start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     month_ms = (now_ms - int(month_start) * 1000) % _WORD

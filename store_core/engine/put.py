@@ -196,8 +196,8 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int:
 
 def as_half(live: LiveStore, new: NewRecord) -> NewRecord:
     """Return the first half of a transaction: hidden in the half topic until it is committed or rolled back (4.8)."""
-    more = {TRAN_MSG: "true"}
+    extra = {TRAN_MSG: "true"}
     if live.rules.adds_transaction_id and (key := new.properties.get(UNIQ_KEY)):
-        more[names.TRANSACTION_ID] = key
+        extra[names.TRANSACTION_ID] = key
     new = replace(new, sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)
-    return moved(live, new, paths.HALF_TOPIC, 0, more)
+    return moved(live, new, paths.HALF_TOPIC, 0, extra)

@@ -1,6 +1,6 @@
 """Find the place of the next record: the log's end, proven by a walk and by the queues (store behaviour 3.1, 3.2).
 
-A store whose end is in doubt is not written to, because the next start of a broker could drop what is appended there.
+A store whose end is in doubt is not written to, because the next start of a broker could drop an appended record.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class WindowColumns:
     key_row: npt.NDArray[np.uint32]  # row of the message a key belongs to
     key_hash: npt.NDArray[np.int32]
     topics: list[bytes]  # in the order they first appear in the window's rows
-    message_count: int  # how many messages the rows stand for, in runs or one by one
+    message_count: int  # how many messages the rows represent, in runs or one by one
     odd_count: int  # how many rows are not good messages: of another kind, or with a code
     next_at: int  # where the next window must start; after a blank this may be beyond the window
     next_state: int  # the next call's ScanState; CHAINED at the segment's end

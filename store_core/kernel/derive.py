@@ -39,9 +39,10 @@ def _kernel() -> ModuleType:
 
 
 def chain_entries(slots: Ints, slot: Ints, first: int) -> tuple[Ints, int]:
-    """Append index entries ``first``, ``first`` + 1, … to their slots' chains; return each one's predecessor and the number of empty slots.
+    """Append index entries ``first``, ``first`` + 1, … to their slots' chains.
 
-    ``slots`` i32[slots] has the newest entry of each slot and is updated; ``slot`` i64[n]. Raises ValueError for a slot that does not exist.
+    ``slots`` i32[slots] has the newest entry of each slot and is updated; ``slot`` i64[n]. Returns each entry's predecessor, and the number of slots
+    that were empty. Raises ValueError for a slot that does not exist.
     """
     chained: tuple[Ints, int] = _kernel().chain_entries(slots, np.ascontiguousarray(slot, np.int64), first)
     return chained
@@ -56,10 +57,11 @@ def index_entries(
     first: int,
     begin_timestamp_ms: int,
 ) -> tuple[Ints, int]:
-    """Return index entries ``first``, ``first`` + 1, … as in a file, u8[n * 20], and the number of empty slots.
+    """Return index entries ``first``, ``first`` + 1, … as in a file, and the number of empty slots.
 
-    ``slots`` as in ``chain_entries``. ``key_row`` u32[n] are rows of the columns ``phy_offset`` and ``store_timestamp_ms`` i64[rows]; ``key_hash``
-    i32[n]. Times count from ``begin_timestamp_ms``, and are 0 if that is. Raises ValueError where the columns do not fit each other.
+    The entries are u8[n * 20]. ``slots`` as in ``chain_entries``. ``key_row`` u32[n] are rows of the columns ``phy_offset`` and
+    ``store_timestamp_ms`` i64[rows]; ``key_hash`` i32[n]. Times count from ``begin_timestamp_ms``, and are 0 if that is. Raises ValueError where the
+    columns do not fit each other.
     """
     made: tuple[Ints, int] = _kernel().index_entries(
         slots,

@@ -34,7 +34,7 @@ def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
 
 
 def add_messages(entries: bytes, window: Any, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
-    """Add the messages of the entries after those in ``found``, as long as they are plain and in a window of the log.
+    """Add the messages of the entries after those in ``found``, while they are plain and in the window.
 
     Returns start and length of the next read; length 0 if all entries are done or the next is not plain.
     """

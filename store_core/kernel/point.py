@@ -73,14 +73,14 @@ def index_offsets(
     """
     if len(file) < _HEADER_SIZE:
         return 0, []
-    begin, end, _, _, _, count = index.HEADER.struct.unpack(file[:_HEADER_SIZE])
+    file_begin_ms, file_end_ms, _, _, _, count = index.HEADER.struct.unpack(file[:_HEADER_SIZE])
     slot_at = index.slot_at(key_hash % slots)
     found: list[int] = []
-    if begin_ms > end or end_ms < begin or count <= 1 or slot_at + _SLOT_SIZE > len(file):
-        return begin, found
+    if begin_ms > file_end_ms or end_ms < file_begin_ms or count <= 1 or slot_at + _SLOT_SIZE > len(file):
+        return file_begin_ms, found
     (number,) = index.SLOT.struct.unpack(file[slot_at : slot_at + _SLOT_SIZE])
     if number > count:
-        return begin, found
+        return file_begin_ms, found
     while number > 0 and len(found) < limit:
         at = index.entry_at(slots, number)
         if at + _ENTRY_SIZE > len(file):
@@ -88,10 +88,10 @@ def index_offsets(
         found_hash, phy_offset, seconds, previous = index.ENTRY.struct.unpack(file[at : at + _ENTRY_SIZE])
         if seconds < 0:
             break
-        time_ms = begin + seconds * 1000
+        time_ms = file_begin_ms + seconds * 1000
         if found_hash == key_hash and begin_ms <= time_ms <= end_ms:
             found.append(phy_offset)
         if time_ms < begin_ms or previous >= number:
             break
         number = previous
-    return begin, found
+    return file_begin_ms, found

@@ -1,6 +1,6 @@
-"""Write rows of columns as JSON, CSV or TSV in the compiled kernel, and decide which bytes are text, with or without it.
+"""Write rows of columns as JSON, CSV or TSV in the compiled kernel, and decide which bytes are text.
 
-Where the kernel was not built, callers write the same rows one by one.
+Where the kernel was not built, callers write the same rows one by one, and the decision is made in Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ITEM_NUMBERS: Final = 2  # of lists and maps; later numbers belong to items, no
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column. Its kind decides what ``numbers`` and ``data`` are, and the functions below make them.
+    """A column. Its kind decides the content of ``numbers`` and ``data``, which the functions below make.
 
     ``values``: of READY and SAME. ``valid``: a mask over the rows, False where the value is null; None where none is.
     """
@@ -158,7 +158,7 @@ def _described(lead: bytes, column: TextColumn, encode: Callable[[Any], bytes]) 
         texts = [encode(value) for value in column.values]
         numbers_, data = between(np.cumsum([0, *map(len, texts)])), (_bytes(b"".join(texts)),)
     valid = None if column.valid is None else np.ascontiguousarray(column.valid).view(np.uint8)
-    return lead, int(column.kind), [_as_int64(each) for each in numbers_], list(data), valid
+    return lead, int(column.kind), [_as_int64(array) for array in numbers_], list(data), valid
 
 
 def _as_int64(values: Ints) -> NDArray[np.int64]:

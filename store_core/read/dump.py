@@ -218,9 +218,9 @@ def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
         if start < stop and not is_there(segment.path):
             start = gone.pop().start if gone and gone[-1].stop == start else start
             gone.append(range(start, stop))
-    begin = Begin(files)
+    files_start = Begin(files)
     for places_gone in gone:
-        is_front = begin.has_passed(places_gone.stop * step)
+        is_front = files_start.has_passed(places_gone.stop * step)
         if is_front or places_gone.start < dumped.queue.end_slot:
             yield finding(
                 "Q020" if is_front else "Q012",
@@ -256,7 +256,7 @@ def after_end(dumped: QueueDump) -> Iterator[Finding]:
 
 
 def _good_after(dumped: QueueDump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Yield for each file after the queue's end the number of its first place, and a mask of the places with an entry."""
+    """Yield the first place after the queue's end, and a mask of the places with an entry, for each file."""
     files, entry = dumped.queue.files, layout_of(dumped.queue)
     at = dumped.queue.end_slot * entry.size_bytes
     for segment in files.segments:

@@ -127,9 +127,9 @@ class IndexFile:
 
     def rows(self) -> Iterator[IndexRow]:
         """Yield every entry in the order of writing."""
-        begin = self.header.begin_timestamp_ms
+        begin_ms = self.header.begin_timestamp_ms
         for start, entries in self.columns():
-            yield from self._rows(start, entries, begin)
+            yield from self._rows(start, entries, begin_ms)
 
     def _rows(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[IndexRow]:
         name, slots = self.path.name, self.sizes.slots
@@ -140,11 +140,11 @@ class IndexFile:
         """Yield the rows of ``rows`` in batches, at most ``most`` entries in all."""
         import numpy as np
 
-        begin, left = self.header.begin_timestamp_ms, most
+        begin_ms, remaining = self.header.begin_timestamp_ms, most
         for start, stored in self.columns():
-            entries = stored[:left]
-            if left is not None:
-                left -= len(entries)
+            entries = stored[:remaining]
+            if remaining is not None:
+                remaining -= len(entries)
             if not len(entries):
                 return
             hashes, times = entries["key_hash"].astype(np.int64), entries["seconds"].astype(np.int64) * 1000
@@ -155,12 +155,12 @@ class IndexFile:
                 "key_hash": numbers(hashes),
                 "phy_offset": numbers(entries["phy_offset"]),
                 # With a damaged header's time the sums may not fit into int64.
-                "store_timestamp_ms": numbers(times + begin)
-                if abs(begin) < _MOST_MS
-                else ready([begin + time for time in times.tolist()]),
+                "store_timestamp_ms": numbers(times + begin_ms)
+                if abs(begin_ms) < _MOST_MS
+                else ready([begin_ms + time for time in times.tolist()]),
                 "previous": numbers(entries["previous"]),
             }
-            yield RowBatch(columns, len(entries), partial(self._dicts, start, entries, begin))
+            yield RowBatch(columns, len(entries), partial(self._dicts, start, entries, begin_ms))
 
     def _dicts(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[dict[str, Any]]:
         return (row._asdict() for row in self._rows(start, entries, begin))
@@ -179,11 +179,11 @@ class IndexFile:
 
     def slot_rows(self, slot: int) -> Iterator[IndexRow]:
         """Yield every entry of one slot's chain, newest first; ends at a broken link."""
-        begin = self.header.begin_timestamp_ms
+        begin_ms = self.header.begin_timestamp_ms
         number = self.slot_value(slot) if 0 <= slot < self.sizes.slots else 0
         while 0 < number <= self.last_entry:
             key_hash, phy_offset, seconds, previous = self.entry(number)
-            yield IndexRow(self.path.name, slot, number, key_hash, phy_offset, begin + seconds * 1000, previous)
+            yield IndexRow(self.path.name, slot, number, key_hash, phy_offset, begin_ms + seconds * 1000, previous)
             number = previous if previous < number else 0
 
 

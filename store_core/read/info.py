@@ -38,7 +38,7 @@ def last_exit(store: Store) -> LastExit:
 def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     """Return the parts of an info document: commitlog, queues, index, groups, checkpoint, notes and findings.
 
-    Queues and groups are None where they are in RocksDB, and a note says so.
+    Queues and groups are None where they are in RocksDB, with a note.
 
     Raises FailedError where a folder cannot be listed or a file cannot be read.
     """
@@ -141,7 +141,7 @@ def log_end(store: Store, last_records: list[int]) -> tuple[int, int | None]:
 
 
 def _walk_to_end(store: Store, phy_offset: int) -> tuple[int, int | None]:
-    """Return the end of the consecutive records from an offset on, across blanks, and the last one's store time in ms."""
+    """Return where the consecutive records from an offset on end, across blanks, and the last store time in ms."""
     from store_core.scan.log import ScanOptions, scan_segment
 
     options = ScanOptions(check_crc=False, properties=False)

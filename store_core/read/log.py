@@ -107,14 +107,14 @@ def read_log(
 ) -> Iterator[Any | LogRange]:
     """Yield rows in log order. ``messages`` converts the messages at some rows of a table.
 
-    ``on_table`` gets every table of the walk for findings; rows that were not asked for appear in it as good.
+    ``on_table`` gets every table of the walk for findings; unwanted rows appear in it as good.
 
     With a start time, the first segments are not read if their messages are more than an hour too old. Raises FailedError where a segment cannot be
     read.
     """
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    left = wanted.limit
+    remaining = wanted.limit
     start = _start_of_walk(store, wanted)
     tables = scan_log(
         store,
@@ -127,30 +127,30 @@ def read_log(
     for table in tables:
         if not len(table):
             continue
-        asked, is_message = wanted.rows(table), table.messages
-        asked = np.where(is_message, asked, wanted.ranges(table, *around.times(table)))
-        if left is not None and not wanted.content:
-            left -= len(found := np.flatnonzero(asked & is_message)[:left])
-            if left == 0:
-                asked[found[-1] + 1 :] = False
+        wanted_rows, is_message = wanted.rows(table), table.messages
+        wanted_rows = np.where(is_message, wanted_rows, wanted.ranges(table, *around.times(table)))
+        if remaining is not None and not wanted.content:
+            remaining -= len(found := np.flatnonzero(wanted_rows & is_message)[:remaining])
+            if remaining == 0:
+                wanted_rows[found[-1] + 1 :] = False
         if on_table is not None:
-            on_table(_blameless(table, ~asked))
-        rows = np.flatnonzero(asked if wanted.with_ranges else asked & is_message)
+            on_table(_blameless(table, ~wanted_rows))
+        rows = np.flatnonzero(wanted_rows if wanted.with_ranges else wanted_rows & is_message)
         if wanted.content:
-            rows, left = _passing(table, rows, is_message, wanted.content, left)
+            rows, remaining = _passing(table, rows, is_message, wanted.content, remaining)
         for group in np.split(rows, np.flatnonzero(np.diff(is_message[rows])) + 1):
             if len(group):
                 yield from (
                     messages(table, group) if is_message[group[0]] else (_range(table, row) for row in group.tolist())
                 )
-        if left == 0:
+        if remaining == 0:
             return
 
 
 def _passing(
     table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, most: int | None
 ) -> tuple[Ints, int | None]:
-    """Return the rows that are ranges or messages that pass, up to ``most`` messages, and how many messages are still wanted."""
+    """Return the rows of ranges and of passing messages, up to ``most`` messages, and how many more are wanted."""
     passing: list[int] = []
     for row in rows.tolist():
         if is_message[row]:
@@ -215,7 +215,10 @@ def _range(table: FrameTable, row: int) -> LogRange:
 
 
 def _walk_from(store: Store, phy_offset: int) -> int:
-    """Return the offset itself where a record starts, else the start of its segment, because only a walk can find the next record."""
+    """Return the offset if a record starts there, else the start of its segment.
+
+    Only a walk from the segment's start can find the next record.
+    """
     message = read_message(store.log, phy_offset)
     if message is not None and message.own_phy_offset == phy_offset:
         return phy_offset
@@ -249,7 +252,10 @@ def start_for_time(store: Store, begin_ms: int | None) -> int:
 
 
 def confirmed_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Return the store time of the record at an offset if the next record's differs by at most ``CLOCK_SLACK_MS``, else None."""
+    """Return the store time of the record at an offset if the next record confirms it, else None.
+
+    The two times may differ by at most ``CLOCK_SLACK_MS``.
+    """
     first_ms = read_store_timestamp_ms(log, phy_offset)
     size_bytes = read_size_bytes(log, phy_offset)
     if first_ms is None or size_bytes is None:

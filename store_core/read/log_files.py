@@ -43,14 +43,14 @@ def advised(findings: Iterable[Finding]) -> list[Finding]:
     * A log folder is missing (S010): all findings stay, but only those about the store keep their advice, since the disk must be mounted first.
     """
     found = list(findings)
-    missing = [each for each in found if each.code == _NO_LOG]
+    missing = [item for item in found if item.code == _NO_LOG]
     if missing:
-        return [*missing, *(replace(each, advice="") for each in found if each.code in _TRUE_WITHOUT_LOG)]
-    partial = [each for each in found if each.code == _LOG_IN_PART]
+        return [*missing, *(replace(item, advice="") for item in found if item.code in _TRUE_WITHOUT_LOG)]
+    partial = [item for item in found if item.code == _LOG_IN_PART]
     if not partial:
         return found
-    others = (each for each in found if each.code != _LOG_IN_PART)
-    return [*partial, *(each if each.code[0] == _OF_THE_STORE else replace(each, advice="") for each in others)]
+    others = (item for item in found if item.code != _LOG_IN_PART)
+    return [*partial, *(item if item.code[0] == _OF_THE_STORE else replace(item, advice="") for item in others)]
 
 
 def is_new(store: Store) -> bool:
@@ -68,7 +68,7 @@ def is_new(store: Store) -> bool:
 
 
 def unread_log(store: Store) -> Iterator[Finding]:
-    """Yield the findings of ``missing_log``, and L010 or L018 for each entry with a segment's name that is not read as a segment."""
+    """Yield the findings of ``missing_log``, and L010 or L018 for other things with a segment's name."""
     yield from missing_log(store)
     for stray in store.log.strays:
         if paths.parse_segment_name(stray.path.name) is None or (

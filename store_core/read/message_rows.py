@@ -53,8 +53,8 @@ class MessageRows:
         ends = np.cumsum(table.size_bytes[rows])
         at = 0
         while at < len(rows):
-            most = int(ends.searchsorted((ends[at - 1] if at else 0) + _MOST_BYTES, "right"))
-            chunk = rows[at : max(min(at + self._batch_rows, most), at + 1)]
+            end_by_bytes = int(ends.searchsorted((ends[at - 1] if at else 0) + _MOST_BYTES, "right"))
+            chunk = rows[at : max(min(at + self._batch_rows, end_by_bytes), at + 1)]
             bodies = _bodies_of(table, chunk, self._view)
             if bodies is not None:
                 chunk = chunk[: len(bodies.starts)]
@@ -128,7 +128,7 @@ def _bodies_of(table: FrameTable, rows: Ints, view: MessageView) -> _Bodies | No
 
 
 def _decompressed(table: FrameTable, rows: Ints, places: list[int], count: int) -> tuple[list[bytes], int]:
-    """Return the plain bodies of messages at some places of a list, and how many rows of the list they complete."""
+    """Return the plain bodies of messages at some places of a list, and the number of rows they complete."""
     plain: list[bytes] = []
     size_bytes = 0
     for place in places:
@@ -189,10 +189,10 @@ def _texts(texts: Texts | Words | None) -> TextColumn:
 def _items(kind: TextKind, bounds: Ints | None, *parts: Texts | Words | None) -> TextColumn:
     assert bounds is not None
     placed = [_places(part) for part in parts]
-    items = tuple(each for places, _ in placed for each in places)
+    items = tuple(bounds_array for places, _ in placed for bounds_array in places)
     return TextColumn(kind, (*between(bounds), *items), tuple(data for _, data in placed))
 
 
 def _places(texts: Texts | Words | None) -> tuple[Places, Ints]:
-    assert isinstance(texts, Texts)  # words are what collectors give
+    assert isinstance(texts, Texts)  # only collectors return words
     return between(texts.offsets), texts.data

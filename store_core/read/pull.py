@@ -39,7 +39,7 @@ Status = Literal[
 ]
 DEFAULT_LIMIT: Final = 32
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-_FILTER_ENTRIES: Final = 16_000 // ENTRY_SIZE_BYTES  # maxFilterMessageSize: entries that one call looks at
+_FILTER_ENTRIES: Final = 16_000 // ENTRY_SIZE_BYTES  # maxFilterMessageSize: entries that one call reads
 
 
 class PullResult(NamedTuple):
@@ -122,9 +122,9 @@ def _plain_messages(queue: Queue, offset: int, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
         entries = queue.stored(offset + len(found), count - len(found))
-        more = messages_of(queue.log, entries)
-        found = found + more if found else more
-        if not more or len(more) * ENTRY_SIZE_BYTES < len(entries):
+        messages = messages_of(queue.log, entries)
+        found = found + messages if found else messages
+        if not messages or len(messages) * ENTRY_SIZE_BYTES < len(entries):
             break
     return found
 

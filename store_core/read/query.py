@@ -45,7 +45,7 @@ def find_message(store: Store, identifier: str, topic: str | None = None) -> Mes
 
 
 def is_id(identifier: str) -> bool:
-    """Return True if a text has the form of an offset or an offset message id, which name a message without a topic."""
+    """Return True if a text has the form of an offset or an offset message id, which need no topic."""
     return _is_offset(identifier) or (len(identifier) in _ID_DIGITS and all(digit in hexdigits for digit in identifier))
 
 
@@ -120,7 +120,7 @@ class KeyAnywhere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
-    """The messages of a query in log order. ``source`` is what they came from: index, scan, or both.
+    """The messages of a query in log order. ``source`` is their origin: index, scan, or both.
 
     The last two fields are the newest index file's, None without one. A broker answers 0 where its index has no entry for the key's hash.
     """

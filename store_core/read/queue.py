@@ -94,7 +94,7 @@ class Queue:
 
     @property
     def end_slot(self) -> int:
-        """As in ``BatchQueue``; here an entry's place is its queue offset."""
+        """The end as a place, as in ``BatchQueue``; here an entry's place is its queue offset."""
         return self.max_offset
 
     @cached_property
@@ -225,7 +225,7 @@ class BatchQueue:
 
     @cached_property
     def min_offset(self) -> int:
-        """The queue offset of the first entry in the first file whose record is not before the log's first byte, else that file's end."""
+        """The queue offset of the first entry in the first file whose record the log still has, else that file's end."""
         first_file = next(iter(self.written_slots()), None)
         if first_file is None:
             return 0
@@ -263,7 +263,7 @@ class BatchQueue:
         return (found for _, found in self.placed(self.slot_of(first), end))
 
     def placed(self, first_slot: int, end: int) -> Iterator[tuple[int, BatchEntry]]:
-        """Yield the entries from a place on, with their places, up to the first entry at or after queue offset ``end``."""
+        """Yield the entries from a place on, with their places, until one starts at or after queue offset ``end``."""
         for slot in range(first_slot, self.end_slot):
             found = self.at_slot(slot)
             if found is None:

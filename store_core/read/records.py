@@ -12,7 +12,7 @@ from store_core.layout import record
 from store_core.storage.sequence import SegmentSequence
 
 _FIRST_READ_BYTES: Final = 2048  # holds most records whole
-_MOST_BELIEVED_BYTES: Final = 1 << 16  # more is read only if the record's own size field says so
+_MOST_BELIEVED_BYTES: Final = 1 << 16  # more is read only by the record's own size field
 _STORE_TIME_READ_BYTES: Final = record.store_host_at(record.FLAG_BORN_HOST_V6)
 # Module names, not attributes, because point reads spend their time here.
 _unpack_prefix: Final = record.PREFIX.struct.unpack_from

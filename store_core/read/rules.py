@@ -14,7 +14,7 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """How a family of releases finds a queue's start and an offset by time.
+    """Rules by which a family of releases finds a queue's start and an offset by time.
 
     * ``major``: the family's first number.
     * ``searches_min``: the queue's min is found by checks on its ends and a binary search, not by a linear scan.

@@ -139,7 +139,7 @@ class Trace:
 
 
 def trace(store: Store, key: str, *, most: int = 10, source: Source = "auto") -> Trace:
-    """Trace the newest messages with a unique key or a user key, or the message that an offset message id names.
+    """Trace the newest messages with a unique or user key, or the message of an offset message id.
 
     ``source`` as for ``query_key``. Raises FailedError where a file cannot be read.
     """

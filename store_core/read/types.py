@@ -22,7 +22,7 @@ _FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
 
 
 def wrong_types(store: Store) -> Iterator[Finding]:
-    """Yield S008 for each folder that is a file, each file that is a folder, and each path that is neither."""
+    """Yield S008 for folders that are files, files that are folders, and paths that are neither."""
     wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
     wanted += [(folder, True) for folder in store.settings.commitlog_paths]
     for path, is_folder in wanted:
@@ -78,7 +78,7 @@ def index_faults(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
 
 
 def index_strays(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
-    """Yield I005 for each index file of another length, if sizes are known, and I006 for each path that is no index file."""
+    """Yield I005 for index files of another length, if sizes are known, and I006 for other paths."""
     wanted = index.file_size_bytes(sizes.slots, sizes.entries) if sizes else 0
     for path in store.index_files if sizes else ():
         with suppress(FileNotFoundError):

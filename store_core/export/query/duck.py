@@ -44,9 +44,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a statement as a stream of batches with one schema, and the columns' types as DuckDB names them.
+    """The rows of a statement as a stream of batches with one schema.
 
-    No two columns have the same name.
+    ``types`` are the columns' types as DuckDB names them. No two columns have the same name.
     """
 
     schema: pa.Schema

@@ -195,7 +195,10 @@ def _promise(name: str, from_phy_offset: int, to_phy_offset: int, time: Any) -> 
 
 
 def _time_promises(store: Store, pieces: Sequence[Piece]) -> list[Any]:
-    """Return for each segment what is true for its records' store times: they are between its first and the next one's first."""
+    """Return for each segment an expression that is true for its records' store times.
+
+    They are between its first and the next segment's first.
+    """
     firsts = [_plausible(confirmed_store_timestamp_ms(store.log, piece.segment.phy_offset)) for piece in pieces]
     lasts = [*firsts[1:], None]
     known = [time for time in firsts if time is not None]

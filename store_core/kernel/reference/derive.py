@@ -118,7 +118,9 @@ def unpack_rows(packed: Ints, counts: Ints) -> Ints:
                 if (flags := next(data)) >> len(_PACKED):
                     raise ValueError("the columns do not fit each other")
                 differences = [_difference(data) if flags >> field & 1 else 0 for field in range(len(_PACKED))]
-                row = tuple(_wrapped(value + more) for value, more in zip(_expected(row), differences, strict=True))
+                row = tuple(
+                    _wrapped(value + difference) for value, difference in zip(_expected(row), differences, strict=True)
+                )
                 for name, value in zip(_PACKED, row, strict=True):
                     rows[name][at] = value
                 at += 1

@@ -131,7 +131,7 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
 
 
 def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
-    """Return True if the parts of a record of which the window has only the start may add up to its size."""
+    """Return True if the parts of a record may add up to its size; the window has only its start."""
     available = len(window) - at
     if available < _SHORT_HEAD.size:
         return True
@@ -179,7 +179,7 @@ def property_crc_holds(window: Window, at: int, head: RecordHead) -> bool:
 
 
 def has_plausible_head(window: Window, at: int, phy_offset: int, left: int) -> bool:
-    """Return True if the bytes before the body could belong to a record of this place, or of an earlier one.
+    """Return True if the bytes before the body could be of a record of this or an earlier place.
 
     The window must have the record's whole head at ``at``, unless the window ends with the segment.
     """

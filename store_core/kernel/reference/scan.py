@@ -257,9 +257,9 @@ class Walk:
     # -- regions without frames ----------------------------------------------------------------------------------
 
     def _region(self, at: int, state: ScanState, code: FrameCode) -> Stop:
-        """Process the range from ``at``, where no frame starts, to the next frame or as far as this window can decide.
+        """Process the range from ``at``, where no frame starts, to the next frame or the last decidable byte.
 
-        ``state`` is what ends at ``at``. With CHAINED a frame should have started there, and ``code`` is the reason why none did.
+        ``state`` is the state at ``at``. With CHAINED a frame should have started there, and ``code`` is the reason why none did.
         """
         search_from = at
         while True:
@@ -274,7 +274,7 @@ class Walk:
             search_from = head + 1
 
     def _next_head(self, search_from: int) -> int | None:
-        """Return the next index with an exact blank, or with a record that is or was in its place, judged by its head."""
+        """Return the next index with an exact blank or the head of a record of this or an earlier place."""
         if search_from >= self.limit:
             return None
         for magic in _ANY_MAGIC.finditer(self.data, search_from + _MAGIC_AT, self.limit - 1 + _PREFIX.size):
