@@ -190,7 +190,7 @@ class Refusals:
         self, mask: int, value: Any, member: str, keys: tuple[str, ...], *, as_number: bool = False
     ) -> None:
         if mask & ~self._refused:
-            self._refuse(mask, f"{_place(member, keys)} is {_called(value, as_number=as_number)}")
+            self._refuse(mask, f"{_place(member, keys)} is {_type_in_words(value, as_number=as_number)}")
 
     def _take(self, type_: Type, value: Any, member: str, keys: tuple[str, ...], on: int) -> int:
         """Check a value for the loaders in the mask ``on``; return the mask of those that read it as null."""
@@ -375,7 +375,7 @@ def _place(member: str, keys: tuple[str, ...]) -> str:
     return f"{member} of {joined}" if joined and member else member or joined or "it"
 
 
-def _called(value: Any, *, as_number: bool = False) -> str:
+def _type_in_words(value: Any, *, as_number: bool = False) -> str:
     """Return a value's type in a few words, for a reason."""
     if value is None:
         return "null"

@@ -29,10 +29,10 @@ def cluster_of(store: Store, rules: PutRules, newest: Sequence[tuple[int, int]],
         return known
     messages = (read_message(store.log, *place) for place in reversed(newest))
     found = (message.properties.get(CLUSTER) for message in messages if message is not None)
-    return next(filter(None, found), None) or _unseen(store, any_record=bool(newest))
+    return next(filter(None, found), None) or _default_cluster(store, any_record=bool(newest))
 
 
-def _unseen(store: Store, *, any_record: bool) -> str | None:
+def _default_cluster(store: Store, *, any_record: bool) -> str | None:
     """Return the cluster that a broker adds if no record shows one."""
     if any_record and not store.settings.broker_version:
         possible = evidence_of(store).possible

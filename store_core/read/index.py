@@ -232,8 +232,8 @@ class Index(Closing):
         limit = min(limit, MAX_ANSWER)
         found: list[int] = []
         for file in self._newest_first:
-            begin, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
+            file_begin_ms, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
             found += offsets
-            if begin < begin_ms or len(found) >= limit:
+            if file_begin_ms < begin_ms or len(found) >= limit:
                 break
         return found

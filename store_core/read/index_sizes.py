@@ -180,10 +180,10 @@ class _IndexBytes:
         first = min(last, _FIRST_SAMPLES)
         for number in {*range(1, first + 1), *range(max(first, last - _LAST_SAMPLES) + 1, last + 1)}:
             key_hash, phy_offset, _, _ = self._entry(sizes, number)
-            hangs = key_hash >= 0 and self._hangs(sizes, number, key_hash)
-            has_key = self._has_key(phy_offset, key_hash) if hangs else None
-            agree += hangs is True and has_key is not False
-            disagree += hangs is False or has_key is False
+            in_chain = key_hash >= 0 and self._is_in_chain(sizes, number, key_hash)
+            has_key = self._has_key(phy_offset, key_hash) if in_chain else None
+            agree += in_chain is True and has_key is not False
+            disagree += in_chain is False or has_key is False
             found_records += has_key is True
         if not found_records and not self._header_fits(sizes, last):
             return False
@@ -215,7 +215,7 @@ class _IndexBytes:
         found: tuple[int, int, int, int] = layout.ENTRY.struct.unpack(data)
         return found
 
-    def _hangs(self, sizes: IndexSizes, number: int, key_hash: int) -> bool | None:
+    def _is_in_chain(self, sizes: IndexSizes, number: int, key_hash: int) -> bool | None:
         """Return True if the chain of the hash's slot reaches the entry; None where the chain is too long to decide."""
         slot = key_hash % sizes.slots
         data = self._store.cache.read(self.path, layout.slot_at(slot), _SLOT_SIZE)

@@ -123,18 +123,18 @@ def read_log(
         options=ScanOptions(check_property_crc=True),
         on_progress=on_progress,
     )
-    around = _Around()
+    neighbours = _NeighbourTimes()
     for table in tables:
         if not len(table):
             continue
         wanted_rows, is_message = wanted.rows(table), table.messages
-        wanted_rows = np.where(is_message, wanted_rows, wanted.ranges(table, *around.times(table)))
+        wanted_rows = np.where(is_message, wanted_rows, wanted.ranges(table, *neighbours.times(table)))
         if remaining is not None and not wanted.content:
             remaining -= len(found := np.flatnonzero(wanted_rows & is_message)[:remaining])
             if remaining == 0:
                 wanted_rows[found[-1] + 1 :] = False
         if on_table is not None:
-            on_table(_blameless(table, ~wanted_rows))
+            on_table(_with_good_rows(table, ~wanted_rows))
         rows = np.flatnonzero(wanted_rows if wanted.with_ranges else wanted_rows & is_message)
         if wanted.content:
             rows, remaining = _passing(table, rows, is_message, wanted.content, remaining)
@@ -148,19 +148,19 @@ def read_log(
 
 
 def _passing(
-    table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, most: int | None
+    table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, limit: int | None
 ) -> tuple[Ints, int | None]:
-    """Return the rows of ranges and of passing messages, up to ``most`` messages, and how many more are wanted."""
+    """Return the rows of ranges and of passing messages, up to ``limit`` messages, and how many more are wanted."""
     passing: list[int] = []
     for row in rows.tolist():
         if is_message[row]:
             if not content.matches(table.message(row)):
                 continue
-            most = None if most is None else most - 1
+            limit = None if limit is None else limit - 1
         passing.append(row)
-        if most == 0:
+        if limit == 0:
             break
-    return np.array(passing, np.int64), most
+    return np.array(passing, np.int64), limit
 
 
 def size_of_walk(store: Store, wanted: LogFilter) -> int:
@@ -182,7 +182,7 @@ def has_message_after(store: Store, phy_offset: int) -> bool:
         return True
 
 
-class _Around:
+class _NeighbourTimes:
     """The store times of the messages around ranges, carried from table to table."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class _Around:
         return found
 
 
-def _blameless(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> FrameTable:
+def _with_good_rows(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> FrameTable:
     """Return the table with the rows of a mask changed to good messages and blanks."""
     if not mask.any():
         return table

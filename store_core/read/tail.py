@@ -66,20 +66,20 @@ def last_messages(
 def _messages_at(store: Store, places: list[int], findings: list[Finding]) -> Iterator[Message]:
     """Yield the records at these offsets; add a finding for each run of records that are gone."""
     gone: list[int] = []
-    for at in places:
-        message = read_message(store.log, at)
+    for phy_offset in places:
+        message = read_message(store.log, phy_offset)
         if message is None:
-            gone.append(at)
+            gone.append(phy_offset)
             continue
         if gone:
-            findings.append(_gone(store, gone, at))
+            findings.append(_lost_messages(store, gone, phy_offset))
             gone = []
         yield message
     if gone:
-        findings.append(_gone(store, gone, store.log.max_phy_offset))
+        findings.append(_lost_messages(store, gone, store.log.max_phy_offset))
 
 
-def _gone(store: Store, places: list[int], end_phy_offset: int) -> Finding:
+def _lost_messages(store: Store, places: list[int], end_phy_offset: int) -> Finding:
     """Return the finding for a run of records that are gone; something else starts at ``end_phy_offset``."""
     start, last = places[0], store.log.find(places[-1])
     end = end_phy_offset if last is None else min(last.end_phy_offset, end_phy_offset)
@@ -114,14 +114,14 @@ def follow(
             segment = log.find(phy_offset)
             read_end = phy_offset if segment is None else segment.end_phy_offset
             if has_begun and on_loss is not None and following > read_end:
-                on_loss(_passed_over(log, read_end, following))
+                on_loss(_removed_files(log, read_end, following))
             phy_offset, has_begun = following, True
             continue
         sleep(poll_seconds)
         log = SegmentSequence(store.settings.commitlog_paths, store.cache, store.settings.segment_size_bytes)
 
 
-def _passed_over(log: SegmentSequence, phy_offset: int, end_phy_offset: int) -> Finding:
+def _removed_files(log: SegmentSequence, phy_offset: int, end_phy_offset: int) -> Finding:
     code = "L025" if Begin(log).has_passed(end_phy_offset) else "L006"
     size = end_phy_offset - phy_offset
     return finding(code, "files of the log went away before they were read", phy_offset=phy_offset, size_bytes=size)

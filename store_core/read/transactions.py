@@ -88,21 +88,21 @@ class TransactionTracker:
         self._by_key: dict[bytes, Transaction] = {}
         self._ended: list[Transaction] = []
         self._gap = -1  # phy_offset of the last unreadable range that has a message after it
-        self._held = -1  # phy_offset of the last unreadable range, which may be the log's end
+        self._pending_gap = -1  # phy_offset of the last unreadable range, which may be the log's end
 
     def add(self, table: FrameTable) -> None:
         """Process a table of the walk, which must have its bytes. Only rows of transactions are looped over."""
         good = table.messages & ~np.isin(table.code, _BAD_CODES)
         gaps = _gaps(table, good)
         if good.any():
-            self._gap = max(self._gap, self._held)
+            self._gap = max(self._gap, self._pending_gap)
         for row, topic in transaction_rows(table, good):
-            self._pass(table, gaps, row)
+            self._advance_gap(table, gaps, row)
             self._row(table, row, topic)
         if len(gaps):
             if good.any():
-                self._pass(table, gaps, int(np.flatnonzero(good)[-1]))
-            self._held = int(table.phy_offset[gaps[-1]])
+                self._advance_gap(table, gaps, int(np.flatnonzero(good)[-1]))
+            self._pending_gap = int(table.phy_offset[gaps[-1]])
 
     def ended(self) -> list[Transaction]:
         """Return and remove the transactions that have ended since the last call."""
@@ -115,7 +115,7 @@ class TransactionTracker:
             found.has_gap = self._gap > found.phy_offset
             yield found
 
-    def _pass(self, table: FrameTable, gaps: NDArray[np.int64], row: int) -> None:
+    def _advance_gap(self, table: FrameTable, gaps: NDArray[np.int64], row: int) -> None:
         """Store the last gap before a row."""
         if before := int(gaps.searchsorted(row)):
             self._gap = max(self._gap, int(table.phy_offset[gaps[before - 1]]))
@@ -137,7 +137,7 @@ class TransactionTracker:
             return
         place = int(table.queue_id[row]), int(table.queue_offset[row])
         phy_offset = int(table.phy_offset[row])
-        found = self._copied(place, properties)
+        found = self._original_of(place, properties)
         if found is None:
             time_ms = int(table.store_timestamp_ms[row])
             found = Transaction(*place, phy_offset, time_ms, phy_offset, place[1], key=properties.get(_UNIQ_KEY, b""))
@@ -157,7 +157,7 @@ class TransactionTracker:
             oldest.has_gap = True
             self._end(oldest)
 
-    def _copied(self, place: Place, properties: Mapping[bytes, bytes]) -> Transaction | None:
+    def _original_of(self, place: Place, properties: Mapping[bytes, bytes]) -> Transaction | None:
         """Return the open transaction of which the check service made this half message; None for a producer's own."""
         if (first := _number(properties.get(_FIRST))) is not None and first != place[1]:
             found = self._by_place.get((place[0], first))

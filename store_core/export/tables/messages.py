@@ -104,10 +104,10 @@ class _Reading(Decoding):
         pieces = _pieces(self._name, self._store, self._where)
         reached_end = False
         try:
-            for joined in _joined_pieces(self._store, pieces):
-                again = partial(self._again, joined)
-                for table in settled(self._walked(joined), lambda: is_locked(self._store.root), again):
-                    self._findings.add(table, _file_of(self._store, joined, table))
+            for group in _joined_pieces(self._store, pieces):
+                reread = partial(self._reread, group)
+                for table in settled(self._walked(group), lambda: is_locked(self._store.root), reread):
+                    self._findings.add(table, _file_of(self._store, group, table))
                     rows = np.flatnonzero(table.messages)
                     if len(rows):
                         yield from self.decoded(table, rows)
@@ -134,7 +134,7 @@ class _Reading(Decoding):
                 at = table.end_phy_offset
                 refuse_cut(piece.segment, table)
 
-    def _again(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
+    def _reread(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
         chained = all(piece.chained or piece.from_phy_offset != start for piece in pieces)
         return log_tables(self._store, _OPTIONS, start, end, chained=chained)
 
@@ -159,7 +159,7 @@ def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:
 
     def numbers(times: Sequence[Any]) -> list[int]:
         bounds = ((piece.from_phy_offset, piece.to_phy_offset) for piece in whole)
-        return where.possible([_promise(name, *each, time) for each, time in zip(bounds, times, strict=True)])
+        return where.possible([_promise(name, *ends, time) for ends, time in zip(bounds, times, strict=True)])
 
     if "store_time" in where.columns:  # a record without a time (L019) counts as 1970, wherever it is
         wanted = {*numbers(_time_promises(store, whole)), *numbers([_NO_TIME] * len(whole))}

@@ -131,7 +131,10 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
 
 
 def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
-    """Return True if the parts of a record may add up to its size; the window has only its start."""
+    """Return True if the parts of a record may add up to its size; the window has only its start.
+
+    The scan must not wait for more bytes because of a wrong size.
+    """
     available = len(window) - at
     if available < _SHORT_HEAD.size:
         return True

@@ -65,10 +65,10 @@ def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """Cut the part of a segment in ``window`` into frames, from index ``at`` on. See ``kernel.scan_window``."""
-    left = segment_end_phy_offset - window_phy_offset
-    if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
+    bytes_left = segment_end_phy_offset - window_phy_offset
+    if at < 0 or window_phy_offset < 0 or bytes_left < 0 or state not in list(ScanState):
         raise ValueError("the window's position, the index in it or the state makes no sense")
-    walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
+    walk = Walk(bytes(memoryview(window)[:bytes_left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
     return walk.run(at, ScanState(state))
 
 
@@ -166,10 +166,10 @@ class Walk:
 
     def _frame(self, at: int) -> Stop:
         """Process the frame that should start at ``at``, or the region without frames that does."""
-        left = self._left(at)
-        if left < _PREFIX.size:
-            return self._segment_tail(at, left)
-        found = check_record(self.data, at, left)
+        bytes_left = self._left(at)
+        if bytes_left < _PREFIX.size:
+            return self._segment_tail(at, bytes_left)
+        found = check_record(self.data, at, bytes_left)
         if isinstance(found, RecordHead):
             is_own = found.own_phy_offset == self.phy_offset + at
             if is_own or body_crc_holds(self.data, found):
@@ -183,16 +183,16 @@ class Walk:
             return self._region(at, ScanState.CHAINED, FrameCode.BLANK_SIZE)
         return self._region(at, ScanState.CHAINED, found)
 
-    def _segment_tail(self, at: int, left: int) -> Stop:
+    def _segment_tail(self, at: int, bytes_left: int) -> Stop:
         """Add the last bytes of a segment, which are too few for a frame."""
         tail = self.data[at:]
-        if len(tail) < left:
-            return Stop(at, ScanState.CHAINED, left)
+        if len(tail) < bytes_left:
+            return Stop(at, ScanState.CHAINED, bytes_left)
         if any(tail):
-            self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + left)
+            self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + bytes_left)
         else:
-            self._add(FrameKind.ZEROS, FrameCode.OK, at, at + left)
-        return Stop(at + left, ScanState.CHAINED)
+            self._add(FrameKind.ZEROS, FrameCode.OK, at, at + bytes_left)
+        return Stop(at + bytes_left, ScanState.CHAINED)
 
     def _blank(self, at: int) -> Stop:
         end = at + self._left(at)
@@ -344,16 +344,18 @@ class Walk:
     def _is_frame_after(self, at: int, size_bytes: int) -> bool | Shortage:
         """Return True if the record at ``at`` ends where a frame plausibly starts, or with the segment."""
         end = at + size_bytes
-        left = self._left(end)
-        if left == 0:
+        bytes_left = self._left(end)
+        if bytes_left == 0:
             return True
         need_bytes = size_bytes + _PREFIX.size
-        if left < _PREFIX.size or need_bytes > record.MAX_RECORD_SIZE_BYTES:
+        if bytes_left < _PREFIX.size or need_bytes > record.MAX_RECORD_SIZE_BYTES:
             return False
         if end + _PREFIX.size > len(self.data):
             return Shortage(need_bytes)
         size, magic = _PREFIX.unpack_from(self.data, end)
-        return size == left if magic == record.MAGIC_BLANK else check_prefix(size, magic, left) is FrameCode.OK
+        return (
+            size == bytes_left if magic == record.MAGIC_BLANK else check_prefix(size, magic, bytes_left) is FrameCode.OK
+        )
 
     def _fill(self, at: int, end: int, state: ScanState, code: FrameCode, *, is_settled: bool) -> tuple[int, ScanState]:
         """Add ZEROS and DAMAGE rows from ``at`` to ``end``; return where they end and the state there.
