@@ -23,9 +23,7 @@ def java_hash(text: str) -> int:
     """Return Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
     units: Sequence[int] = text.encode() if text.isascii() else _utf16_units(text)
     value = 0
-    for start in range(
-        0, len(units), len(_POWERS)
-    ):  # nearly always one pass: a sum of products is faster than a loop over units
+    for start in range(0, len(units), len(_POWERS)):  # mostly one pass: a sum of products is faster than a loop
         part = units[start : start + len(_POWERS)]
         value = value * pow(31, len(part), _WORD) + sum(map(mul, reversed(part), _POWERS))
     value %= _WORD

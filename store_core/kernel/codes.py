@@ -138,5 +138,5 @@ NEIGHBOUR_GAP_BYTES: Final = 4096
 READ_AT_ONCE_BYTES: Final = 256 << 10
 # A column with more different texts is not collected as words.
 MOST_WORDS: Final = 1 << 16
-# In damage a window of this length always yields a row.
+# In damage a window of this length always lets the walk advance.
 RESYNC_BYTES: Final = 2 * ZERO_RUN_BYTES

@@ -307,7 +307,7 @@ def _disagreements(
     if message.queue_offset != entry.queue_offset:
         yield _about("Q004", f"the record's queue offset is {message.queue_offset}", dumped, entry)
     code = entry.tags_code if unit is None else unit.tags_code
-    # Delay queues store delivery times as tags codes; they follow from the delay levels alone.
+    # Delay queues store delivery times as tags codes, which cannot be compared without the delay levels.
     if dumped.topic != paths.SCHEDULE_TOPIC and not is_ext_address(code) and code != tags_code(message.tags):
         yield _about("Q005", f"the record's tags code is {tags_code(message.tags)}", dumped, entry)
 

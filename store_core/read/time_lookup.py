@@ -141,7 +141,7 @@ def _batch_file(queue: BatchQueue, timestamp_ms: int) -> range | None:
     if not files:
         return None
     first_ms = [_batch_time_ms(queue, file[0]) for file in files]
-    if first_ms[-1] <= timestamp_ms:  # checked first: after a clock was set back its start is not the latest
+    if first_ms[-1] <= timestamp_ms:  # checked first: if a clock was set back, another file may start later
         return files[-1]
     candidates = [number for number, time_ms in enumerate(first_ms) if time_ms <= timestamp_ms]
     return files[max(candidates, key=lambda number: (first_ms[number], number), default=0)]
