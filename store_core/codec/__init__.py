@@ -1,1 +1,1 @@
-"""What the bytes say: properties, tags, message ids, hosts, compression, and the broker's JSON dialect."""
+"""Convert between bytes and values: properties, tags, message ids, hosts, compression, and the broker's JSON dialect."""

@@ -1,4 +1,4 @@
-"""Batches: the items of an inner batch's body, as the client laid them down (store format, section 5)."""
+"""Split the body of an inner batch into the items that the client wrote (store format, section 5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROPERTIES_LENGTH = record.BATCH_ITEM_PROPERTIES_LENGTH
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """One message of a batch: the user's flag, the plain body, the property string."""
+    """A message of a batch: the user's flag, the plain body, the property string."""
 
     flag: int
     body: bytes
@@ -23,9 +23,9 @@ class BatchItem:
 
 
 def split_inner_batch(body: bytes) -> list[BatchItem]:
-    """The items of a decompressed batch body, in order. Raises BodyError where a length does not fit, or for too many.
+    """Return the items of a decompressed batch body, in order. Raises BodyError where a length does not fit, or for too many.
 
-    An item has no checksum and no message id of its own; the size in front of it is not believed, as by clients.
+    An item has no checksum and no message id of its own. The size field before it is ignored, as by clients.
     """
     items: list[BatchItem] = []
     at = 0

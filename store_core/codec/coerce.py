@@ -1,4 +1,4 @@
-"""JSON values as the types that a config file's members have (store format, section 9.2)."""
+"""Convert JSON values to the types of a config file's members (store format, section 9.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONG_LIMIT: Final = 1 << 63
 
 
 class ConfigError(ValueError):
-    """A value of a config file has a type that no broker reads: the whole file counts as broken."""
+    """A value of a config file has a type that no broker reads, so the whole file counts as broken."""
 
 
 def as_int(value: Any, what: str, default: Any = 0) -> int:

@@ -1,4 +1,4 @@
-"""Stored bodies to plain ones and back (store format, section 3.2)."""
+"""Decompress stored bodies and compress plain ones (store format, section 3.2)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from store_core.layout import record
 
 Compression = Literal["none", "lz4", "zstd", "zlib", "unknown"]
 
-DEFAULT_LIMIT_BYTES: Final = 256 << 20  # far above any maxMessageSize in use; what inflates further is taken for a bomb
+DEFAULT_LIMIT_BYTES: Final = 256 << 20  # far above any maxMessageSize in use; a larger body counts as a bomb
 ZLIB_LEVEL: Final = 5
-_FED_BYTES: Final = 1 << 14  # of stored data at once: what a decoder does not take yet, it copies
+_FED_BYTES: Final = 1 << 14  # of stored data at once, because a decoder copies its unused input
 _STEP_BYTES: Final = 1 << 18  # of plain data at once
 _ZSTD_STEP_BYTES: Final = 128  # at most 32 blocks, 4 MiB of output
 _KINDS: Final[dict[int, Compression]] = {
@@ -26,21 +26,21 @@ _FLAGS: Final = {"lz4": record.COMPRESSION_LZ4, "zstd": record.COMPRESSION_ZSTD,
 
 
 class BodyError(Exception):
-    """A stored body cannot be read: the reason, for a finding (L012)."""
+    """A stored body cannot be read; the text is the reason, for a finding (L012)."""
 
 
 def compression_kind(sys_flag: int) -> Compression:
-    """How a body is compressed; ``unknown`` for the type numbers that no release defines."""
+    """Return how a body is compressed; ``unknown`` for type numbers that no release defines."""
     if not sys_flag & record.FLAG_COMPRESSED:
         return "none"
     return _KINDS.get(sys_flag & record.COMPRESSION_MASK, "unknown")
 
 
 def decompress(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """The plain body; the stored one where the flag says it is not compressed.
+    """Return the plain body; the stored one if it is not compressed by its flag.
 
-    Never makes more than ``limit_bytes`` (and one step of a decoder) of output. Raises BodyError for data that are torn,
-    broken, of an unknown type or too large.
+    Never makes more than ``limit_bytes`` (and one step of a decoder) of output. Raises BodyError for data that are torn, broken, of an unknown type
+    or too large.
     """
     if compression_kind(sys_flag) == "none":
         return body
@@ -51,7 +51,7 @@ def decompress(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
 
 
 def inflated(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[bytes | memoryview]:
-    """The plain body in pieces of a quarter of a MiB at most, none of which is kept. Raises BodyError as ``decompress``."""
+    """Yield the plain body in pieces of at most a quarter of a MiB, without keeping any. Raises BodyError as ``decompress``."""
     kind = compression_kind(sys_flag)
     if kind == "unknown":
         raise BodyError(f"compression type {sys_flag & record.COMPRESSION_MASK:#x} is not defined")
@@ -64,12 +64,12 @@ def inflated(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTES)
             yield piece
     except BodyError:
         raise
-    except Exception as error:  # each library has its own; lz4's is a bare RuntimeError
+    except Exception as error:  # each library raises its own class; lz4 a bare RuntimeError
         raise BodyError(f"{kind}: {error}") from error
 
 
 def compress(body: bytes, kind: str = "zlib", level: int = ZLIB_LEVEL) -> tuple[bytes, int]:
-    """A stored body as a producer makes it, and the sysFlag bits that say so. ``level`` goes to zlib alone."""
+    """Return a stored body as a producer makes it, and its sysFlag bits. Only zlib uses ``level``."""
     flags = record.FLAG_COMPRESSED | _FLAGS[kind]
     if kind == "zlib":
         return zlib.compress(body, level), flags
@@ -99,7 +99,7 @@ def _inflate_zlib(body: bytes) -> Iterator[bytes]:
             yield decoder.decompress(rest, _STEP_BYTES)
             rest = decoder.unconsumed_tail
         if decoder.eof:
-            return  # Java's reader stops at the stream's end too: what stands behind it is not looked at
+            return  # Java's reader too ignores bytes after the stream's end
     while piece := decoder.decompress(b"", _STEP_BYTES):
         yield piece
     if not decoder.eof:
@@ -128,7 +128,7 @@ def _inflate_lz4(body: bytes) -> Iterator[bytes]:
 def _inflate_zstd(body: bytes) -> Iterator[memoryview]:
     import zstandard
 
-    # A decoder object tells a torn frame, a stream reader does not; but it has no bound of its own, hence the small steps.
+    # A decoder object detects a torn frame, a stream reader does not. It has no output limit, hence the small steps.
     decoders = zstandard.ZstdDecompressor()
     decoder = decoders.decompressobj()
     at = 0

@@ -1,6 +1,6 @@
-"""The members of brokers' JSON config files: their types, since when brokers know them, and what we call them (store format, section 9).
+"""Define the members of brokers' JSON config files: types, first releases, and rmqctl's names for them (store format, section 9).
 
-Members that a type does not know are passed over. Which values of another type stop a load is in the table of ``config_refusals``.
+Unknown members are ignored. The table of ``config_refusals`` has the values of a wrong type that stop a load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READ_WRITE: Final = 6  # the usual perm: a bit sum of 8 priority, 4 read, 2 writ
 
 
 class ConfigMembers(Enum):
-    """Which members the types of a release have."""
+    """The members that the types of a release have."""
 
     V4 = "those of 4.x"
     V5 = "those of 5.0"  # attributes, retry policies, subscriptions, forbidden topics, versions of all tables but the groups'
@@ -26,7 +26,7 @@ class ConfigMembers(Enum):
 
 
 class Plain(Enum):
-    """A type without members: the column of the table of refusals that it is judged by, how it is converted, its usual values."""
+    """A type without members: its column in the table of refusals, its conversion, the class of its usual values."""
 
     INT = "int", as_int32, int
     LONG = "long", as_int, int
@@ -34,17 +34,17 @@ class Plain(Enum):
     LONG_OBJECT = "Long", as_int, int
     COUNTER = "counter", as_int, int  # a Long, which brokers from 5.4 on count in an int
     INTS = "int[]", as_int, int  # an item of an array of bare numbers
-    LONGS = "long[]", as_int, int  # also a long after a member that brokers write and do not read
+    LONGS = "long[]", as_int, int  # also a long that follows a member that brokers write but do not read
     FLAG = "flag", as_flag, bool
     WORD = "word", as_text, str  # one of two words, or its place among them
-    TEXT = "text", as_text, str  # any value is one: what is none becomes its JSON
+    TEXT = "text", as_text, str  # takes any value: one that is no text becomes its JSON
 
     def __init__(self, column: str, convert: Callable[..., Any], usual: type) -> None:
         self.column = column
         self.convert = convert
         self.usual = usual
         self.is_number = usual is int
-        self.is_set_once = column in ("int", "long", "flag", "word")  # then the first of several values may count
+        self.is_set_once = column in ("int", "long", "flag", "word")  # with repeated members the first value may count
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A map. ``nulls``: it takes null for a key and a value; ``texts``: its keys have to be texts for every library."""
+    """A map. ``nulls``: keys and values may be null; ``texts``: every library requires its keys to be texts."""
 
     key: Plain
     value: Type
@@ -71,10 +71,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A member. ``shown``: our name for it, "" where it is not shown; ``default``: what it is when it is missing or null.
+    """A member of an object.
 
-    ``since``: None where brokers write it and do not read it. ``needs``: fastjson generations whose loading trips over null;
-    ``is_required``: all trip over a file without it.
+    * ``shown``: rmqctl's name for it, "" where it is not shown.
+    * ``default``: its value if it is missing or null.
+    * ``since``: None where brokers write it but do not read it.
+    * ``needs``: the fastjson generations that fail to load null.
+    * ``is_required``: every generation fails to load a file without it.
     """
 
     type: Type
@@ -87,9 +90,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Bean:
-    """An object with known members. ``name``: what the key it stands under is called among its shown members.
+    """An object with known members.
 
-    ``reflected``: the members of releases that read it by reflection, since a member has no setter. ``is_raw``: it is shown as it is.
+    * ``name``: the name under which its key is shown among its members.
+    * ``reflected``: members of releases that read it by reflection, because a member has no setter.
+    * ``is_raw``: it is shown unchanged.
     """
 
     fields: dict[str, Field]
@@ -100,9 +105,9 @@ class Bean:
     has_required: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """``usual``: the class of nearly every value of a member, or the value itself; a table's is that of an empty one."""
-        object.__setattr__(self, "usual", {name: _usual(each) for name, each in self.fields.items()})
-        object.__setattr__(self, "has_required", any(each.is_required for each in self.fields.values()))
+        """Set ``usual``: for each member the class of nearly every value, or the value itself; for a table the class of an empty one."""
+        object.__setattr__(self, "usual", {name: _usual(member) for name, member in self.fields.items()})
+        object.__setattr__(self, "has_required", any(member.is_required for member in self.fields.values()))
 
 
 Type = Plain | ListOf | Table | Bean
@@ -123,7 +128,7 @@ _ATTRIBUTES: Final = Field(Table(_TEXT, _TEXT, nulls=True, texts=True), "attribu
 
 
 def _version(since: ConfigMembers = _V5, *, is_counted: bool = True, needs: str = "") -> Field:
-    """``is_counted``: loading counts it up, or logs it."""
+    """Return the member for a data version. ``is_counted``: loading increments or logs it."""
     counter = Field(Plain.COUNTER, "counter", needs=_BOTH if is_counted else "")
     fields = {"counter": counter, "timestamp": Field(_LONG, "timestamp_ms")}
     fields["stateVersion"] = Field(_LONG, "state_version", None, _V5)
@@ -185,7 +190,7 @@ _FILTER: Final = Bean(
             Bean({"bitNum": Field(_INT, "bloom_bits"), "bitPos": Field(ListOf(Plain.INTS), "bloom_positions")}),
             "bloom",
         ),
-        "compiledExpression": Field(Bean({})),  # an interface: what is in it is thrown away
+        "compiledExpression": Field(Bean({})),  # an interface: its content is dropped
         "consumerGroup": Field(_TEXT),
         "topic": Field(_TEXT),
     },
@@ -250,7 +255,7 @@ _CONSUMER_OFFSETS: Final = Bean(
 
 @dataclass(frozen=True, slots=True)
 class ConfigType:
-    """The type of a file. ``since``: None where nothing is known of which values stop a load."""
+    """The type of a file. ``since``: None where it is not known which values stop a load."""
 
     bean: Bean
     since: ConfigMembers | None = None

@@ -1,7 +1,7 @@
-"""A parsed config file, and what was found out about it: each text is parsed once, however many questions a command has.
+"""Parse a config file once, and keep the derived answers for further questions of a command.
 
-A command asks as many releases as may have written a store whether they load its files, and reads them for its own answer, too.
-With 50,000 topics each of these answers took seconds.
+A command checks for each release that may have written a store whether it loads the files, and reads them for its own answer too. With many topics
+each parse would take seconds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from store_core.layout import paths
 
 Shown = dict[str, Any]
 
-# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
+# 5.4 and later write each member of an integer-keyed map on a line of its own; 5.4 also the end of an empty map.
 _SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
 _EMPTY: Final = re.compile(r"\{\n\t+\n")
 
 
 class ParsedConfig:
-    """The value of one text. Callers share ``tree`` and everything made of it, and change neither."""
+    """The value of a text. Callers share ``tree`` and everything derived from it, and must not change them."""
 
     def __init__(self, data: bytes) -> None:
         self.tree: Any = loads(data)
@@ -35,7 +35,7 @@ class ParsedConfig:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The form it was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
+        """The layout of the text, None if unknown: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
         text = self._data.decode(errors="replace")
         if _SPREAD.search(text):
             return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
@@ -46,20 +46,20 @@ class ParsedConfig:
         return "5" if is_5 else "4"
 
     def refusals(self, name: str) -> Refusals:
-        """Return who refuses the text as the file ``name``, one of ``FILES``."""
+        """Return the refusals of the text as the file ``name``, one of ``FILES``."""
         if name not in self._refusals:
             self._refusals[name] = Refusals(name, self.tree)
         return self._refusals[name]
 
     def shown(self, name: str) -> Shown:
-        """Return the members of the text as the file ``name`` under our names. Raises ConfigError where it is refused ``by_us``."""
+        """Return the members of the text as the file ``name`` under rmqctl's names. Raises ConfigError where rmqctl cannot show it (``by_us``)."""
         if name not in self._shown:
             self._shown[name] = shown(name, self.tree)
         return self._shown[name]
 
 
 def shown(name: str, tree: Any) -> Shown:
-    """Return the members of a parsed file under our names; of ``None`` those of a file that holds nothing."""
+    """Return the members of a parsed file under rmqctl's names; ``None`` counts as an empty file."""
     members = _bean(FILES[name].bean, tree or {}, "")
     if name in _LISTS:
         member, rows = _LISTS[name]
@@ -68,7 +68,7 @@ def shown(name: str, tree: Any) -> Shown:
 
 
 def shown_as(type_: Type, value: Any, key: Any = "") -> Any:
-    """Return a value under our names, as what its type makes of it. ``key``: what it stands under."""
+    """Return a value under rmqctl's names, converted by its type. ``key``: the key or index of the value."""
     if isinstance(type_, Plain):
         return type_.convert(value, str(key))
     if isinstance(type_, Table):
@@ -105,7 +105,7 @@ def _filters(topics: Shown) -> Iterator[Shown]:
 def _orders(tables: Shown) -> Iterator[Shown]:
     for name, orders in tables.items():
         for queue_id, order in orders.items():
-            steps = order["offsets"]  # the first one, then how far behind it
+            steps = order["offsets"]  # the first offset, then the distances from it
             offsets = [*steps[:1], *(steps[0] + step for step in steps[1:])]
             yield {"topic_at_group": name, **order, "queue_id": queue_id, "offsets": offsets}
 
@@ -114,7 +114,7 @@ def _modes(topics: Shown) -> Iterator[Shown]:
     return ({"topic": topic, **mode} for topic, groups in topics.items() for mode in groups.values())
 
 
-# Files whose last table is shown as a list: its name, and its rows.
+# Files whose last table is shown as a list: the list's name, and a function that makes its rows.
 _LISTS: Final[dict[str, tuple[str, Callable[[Shown], Iterable[Shown]]]]] = {
     paths.CONSUMER_FILTER_JSON: ("filters", _filters),
     paths.CONSUMER_ORDER_INFO_JSON: ("orders", _orders),
@@ -126,7 +126,7 @@ _parsed: Final[dict[bytes, ParsedConfig]] = {}  # the newest last
 
 
 def parse_config(data: bytes) -> ParsedConfig:
-    """Parse a config file's text, or return what an earlier call made of the same bytes. Raises JsonError."""
+    """Parse a config file's text, or return the result of an earlier call for the same bytes. Raises JsonError."""
     found = _parsed.pop(data, None) or ParsedConfig(data)
     _parsed[data] = found
     while sum(map(len, _parsed)) > MAX_SIZE_BYTES and len(_parsed) > 1:

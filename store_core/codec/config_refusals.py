@@ -1,7 +1,7 @@
-"""Which values of a wrong type stop a broker's load of a config file, as one table (store format, section 9.2).
+"""Decide which values of a wrong type stop a broker's load of a config file (store format, section 9.2).
 
-A file that is good JSON fails to load all the same where a value does not fit its member: null in a table that takes none, a
-text for a number, a list for an object. The table's cells were asked of the releases' own JSON libraries.
+Valid JSON still fails to load if a value does not fit its member: null in a table that takes none, a text for a number, a list for an object. The
+table's cells were measured with the releases' own JSON libraries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from store_core.codec.json_quick import RepeatedMembers
 
 
 class ConfigReader(Enum):
-    """A JSON library of brokers. Those of the second generation were written anew, with rules of their own."""
+    """A JSON library of brokers. The second generation is a rewrite with rules of its own."""
 
     FASTJSON_29 = "fastjson 1.2.29"
     FASTJSON_51 = "fastjson 1.2.51"
@@ -27,13 +27,13 @@ class ConfigReader(Enum):
     FASTJSON_2_59 = "fastjson2 2.0.59 to 2.0.63"
 
 
-# A cell names the libraries that refuse: the six above in their order, as letters.
+# A cell lists the libraries that refuse, one letter each, in the order of ConfigReader.
 _1, _2, _ALL = "abcd", "ef", "abcdef"
 _COLUMNS: Final = ("int", "long", "Integer", "Long", "counter", "int[]", "long[]", "flag", "word")
 _TABLE: Final = (
     ("fits",         "",     "",     "",     "",     "",     "",     "",     "",     ""),
-    ("cut",          "cdef", "ef",   _1,     _1,     "ef",   "ef",   _ALL,   _1,     _ALL),  # too long, but not its lowest bits
-    ("over",         _ALL,   _ALL,   _ALL,   _1,     _ALL,   "ef",   _ALL,   _1,     _ALL),  # and the sign bit is set in these
+    ("cut",          "cdef", "ef",   _1,     _1,     "ef",   "ef",   _ALL,   _1,     _ALL),  # too large, but its lowest bits would fit
+    ("over",         _ALL,   _ALL,   _ALL,   _1,     _ALL,   "ef",   _ALL,   _1,     _ALL),  # too large, and the sign bit of the lowest bits is set
     ("decimal",      "",     "",     "",     "",     "",     "",     "",     "",     _1),
     ("power",        "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  _ALL),  # beyond 10 ** 100
     ("bool",         "",     "abc",  "",     "abc",  "abc",  "",     "abc",  "",     _ALL),
@@ -50,15 +50,15 @@ _TABLE: Final = (
     ("list of one",  _1,     _1,     _1,     _ALL,   _1,     _1,     _1,     _ALL,   _ALL),
     ("list",         _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL),
     ("val",         _1,     _1,     _1,     _1,     _1,     _1,     _1,     _ALL,   _ALL),  # {"val": 1}
-    ("object",       _1,     _ALL,   _1,     _1,     _1,     _1,     _ALL,   _ALL,   _ALL),  # for a Long null, in fastjson 2
+    ("object",       _1,     _ALL,   _1,     _1,     _1,     _1,     _ALL,   _ALL,   _ALL),  # fastjson 2 reads null for a Long
 )  # fmt: skip
 
-_LOADERS: Final = (  # which members come with which library; each is a bit of a mask
+_LOADERS: Final = (  # the pairs of members and library; each is a bit of a mask
     *((ConfigMembers.V4, reader) for reader in list(ConfigReader)[:4]),
     *((ConfigMembers.V5, reader) for reader in list(ConfigReader)[2:4]),
     *((ConfigMembers.V5_GROUPS, reader) for reader in list(ConfigReader)[3:]),
 )
-_OURS: Final = 1 << len(_LOADERS)  # the bit of what we show ourselves
+_RMQCTL: Final = 1 << len(_LOADERS)  # the bit of rmqctl itself
 _LETTERS: Final = dict(zip(ConfigReader, _ALL, strict=True))
 _VERSIONS: Final = list(ConfigMembers)
 
@@ -76,9 +76,9 @@ _REFUSED_BY: Final = {(c, row[0]): _mask(cell) for row in _TABLE for c, cell in 
 _FIRST, _SECOND, _BROKERS = _mask(_1), _mask(_2), _mask()
 _OF_GENERATIONS: Final = {"": 0, "1": _FIRST, "12": _BROKERS}
 _REFUSE_BLANK_REFLECTED: Final = _mask("cdef")
-_REFUSE_BARE_UNKNOWN: Final = _mask("e")  # numbers for keys in a member that it does not know
+_REFUSE_BARE_UNKNOWN: Final = _mask("e")  # numeric keys in an unknown member
 _REFUSE_NULL_IN_ARRAYS: Final = _mask("a")
-_FIRST_VALUE_COUNTS: Final = _mask("bcd")  # of a member that is there twice
+_FIRST_VALUE_COUNTS: Final = _mask("bcd")  # of a repeated member
 
 _UNKNOWN: Final = object()
 _INT_END: Final = 1 << 31
@@ -90,7 +90,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCI
 
 
 def _kind(column: str, value: Any) -> str:
-    """Return the row of the table that a value other than null falls into."""
+    """Return the table row of a value other than null."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
@@ -119,7 +119,7 @@ def _size(column: str, number: int) -> str:
         return "fits"
     if column == "counter":
         return "cut" if _fits(number, 64) else "over"
-    if column == "Integer":  # only one that a long holds is looked at
+    if column == "Integer":  # a number is only checked if it fits into a long
         return "over" if 0 < number < 1 << 63 else "cut"
     return "cut" if column in ("int", "long") and abs(number) % (1 << bits) < 1 << (bits - 1) else "over"
 
@@ -129,7 +129,7 @@ def _fits(number: int, bits: int) -> bool:
 
 
 def _number(text: str) -> int:
-    """Return the number in a text of digits; of very many one that is as much too large, and has the same lowest bits."""
+    """Return the number in a text of digits; for very many digits a number that is also too large and has the same lowest bits."""
     digits = text.lstrip("+-")
     number = int(digits) if len(digits) <= _LARGEST_POWER else 10**_LARGEST_POWER + int(digits[-64:])
     return -number if text.startswith("-") else number
@@ -154,46 +154,46 @@ def _kind_of_text(column: str, text: str) -> str:
 
 
 class Refusals:
-    """Who refuses the parsed file ``name``, and why: all loaders are asked in one walk over it."""
+    """The loaders that refuse the parsed file ``name``, with reasons; one walk checks it for all loaders."""
 
     def __init__(self, name: str, value: Any) -> None:
         file = FILES[name]
-        self._told: list[tuple[int, str]] = []
+        self._reasons: list[tuple[int, str]] = []
         self._refused = 0
         self._loaders = _mask(since=file.since)
         self._blank = _SECOND | (_mask("cd") & _reflected(file.bean))
-        self._take(file.bean, value, "", (), self._loaders | _OURS)
+        self._take(file.bean, value, "", (), self._loaders | _RMQCTL)
 
     def by(self, members: ConfigMembers, reader: ConfigReader, *, is_blank: bool = False) -> str:
-        """Return why a release fails to load it, "" where it loads it; ``is_blank``: its text is space alone."""
+        """Return why a release fails to load it, "" where it loads it; ``is_blank``: its text is only space."""
         bit = 1 << _LOADERS.index((members, reader)) & self._loaders
         return "it is blank" if is_blank and bit & self._blank else self._why(bit)
 
     def by_all(self) -> str:
-        """Return why no release loads it, in the words for the newest; "" where one does, or nothing is known."""
+        """Return why no release loads it, in the words for the newest; "" where a release does, or that is not known."""
         newest = 1 << (len(_LOADERS) - 1) & self._loaders
         return self._why(newest) if not self._loaders & ~self._refused else ""
 
     def by_us(self) -> str:
-        """Return why we cannot show it."""
-        return self._why(_OURS)
+        """Return why rmqctl cannot show it, "" where it can."""
+        return self._why(_RMQCTL)
 
     def _why(self, bit: int) -> str:
-        return next((why for mask, why in self._told if mask & bit), "")
+        return next((why for mask, why in self._reasons if mask & bit), "")
 
     def _refuse(self, mask: int, why: str) -> None:
         if new := mask & ~self._refused:
             self._refused |= new
-            self._told.append((new, why))
+            self._reasons.append((new, why))
 
     def _refuse_value(
         self, mask: int, value: Any, member: str, keys: tuple[str, ...], *, as_number: bool = False
     ) -> None:
         if mask & ~self._refused:
-            self._refuse(mask, f"{_place(member, keys)} is {_called(value, as_number=as_number)}")
+            self._refuse(mask, f"{_place(member, keys)} is {_type_in_words(value, as_number=as_number)}")
 
     def _take(self, type_: Type, value: Any, member: str, keys: tuple[str, ...], on: int) -> int:
-        """Judge a value for the loaders in the mask ``on``; return the mask of those for whom it is null."""
+        """Check a value for the loaders in the mask ``on``; return the mask of those that read it as null."""
         if value is None:
             return on
         if isinstance(type_, Plain):
@@ -216,7 +216,7 @@ class Refusals:
             takes = 0
             if value == "" and type_.item is not Plain.TEXT:
                 nulls = on & _SECOND
-            elif not type_.is_array:  # what is no list is a list of it
+            elif not type_.is_array:  # other values count as a list of one item
                 takes = _FIRST if type_.takes_one and isinstance(value, dict) else 0
                 takes |= _SECOND if isinstance(value, dict | str) or is_number else 0
             self._refuse_value(on & ~takes & ~nulls, value, member, keys)
@@ -225,7 +225,7 @@ class Refusals:
             return nulls
         for item in items:
             null = self._take(type_.item, item, member, keys, on)
-            if null and is_number and (type_.is_array or len(items) > 1):  # in a list each is added to the first
+            if null and is_number and (type_.is_array or len(items) > 1):  # in a list each item is added to the first
                 refused = null & (_REFUSE_NULL_IN_ARRAYS if type_.is_array else _BROKERS)
                 self._refuse(refused, f"{_place(member, keys)} has null in it")
         return nulls
@@ -235,7 +235,7 @@ class Refusals:
             null = on & _SECOND if value == "" else 0
             self._refuse_value(on & ~null, value, member, keys)
             return null
-        item_type, takes_null = type_.value, -1 if type_.nulls else _OURS
+        item_type, takes_null = type_.value, -1 if type_.nulls else _RMQCTL
         beans = item_type if isinstance(item_type, Bean) else None
         for key, last in value.items():
             if not _is_usual(type_.key, key):
@@ -272,8 +272,8 @@ class Refusals:
                 null = on & _FIRST
             self._refuse_value(on & ~null, value, member, keys)
             return null
-        if bean.is_raw and on & _OURS and any(isinstance(item, dict | list) for item in value.values()):
-            self._refuse(_OURS, f"{_place(member, keys)} has something in it that is no text")
+        if bean.is_raw and on & _RMQCTL and any(isinstance(item, dict | list) for item in value.values()):
+            self._refuse(_RMQCTL, f"{_place(member, keys)} has something in it that is no text")
         for key, item in _odd_members(bean, value):
             items = _values_of(value, key, item)
             if (field := bean.fields.get(key)) is None:
@@ -282,17 +282,17 @@ class Refusals:
                 self._member(field, key, items, keys, on)
         for key, field in bean.fields.items() if bean.has_required else ():
             if field.is_required and key not in value:
-                self._refuse(on & ~_OURS, f"{key} is missing")
+                self._refuse(on & ~_RMQCTL, f"{key} is missing")
         return 0
 
     def _member(self, field: Field, key: str, items: list[Any], keys: tuple[str, ...], on: int) -> None:
-        knows = on & (_mask(since=field.since) | (_OURS if field.shown else 0))
+        knows = on & (_mask(since=field.since) | (_RMQCTL if field.shown else 0))
         for number, item in enumerate(items):
             mask = knows
             if number and field.type.__class__ is Plain and field.type.is_set_once:
                 mask &= ~_FIRST_VALUE_COUNTS
             if number < len(items) - 1:
-                mask &= ~_OURS
+                mask &= ~_RMQCTL
             null = self._take(field.type, item, key, keys, mask)
             self._refuse_value(null & _OF_GENERATIONS[field.needs], None, key, keys)
         self._unknown(key, items, key, keys, on & ~knows)
@@ -307,25 +307,25 @@ class Refusals:
 
 
 def _refusing(type_: Plain, value: Any) -> tuple[int, int]:
-    """Return the masks of who refuses a value, and of whom it is null for."""
+    """Return the masks of the loaders that refuse a value, and of those that read it as null."""
     if value is None:
         return 0, _BROKERS
-    ours = 0
+    refused_by_rmqctl = 0
     try:
         type_.convert(value, "")
     except ConfigError:
-        ours = _OURS
+        refused_by_rmqctl = _RMQCTL
     if type_ is Plain.TEXT:
-        return ours, 0
+        return refused_by_rmqctl, 0
     if value in ("", "null"):
-        return ours, _FIRST if type_ is Plain.COUNTER else _BROKERS
+        return refused_by_rmqctl, _FIRST if type_ is Plain.COUNTER else _BROKERS
     kind = _kind(type_.column, value)
     null = _FIRST if kind == "NULL" else _SECOND if kind == "object" and type_ is Plain.LONG_OBJECT else 0
-    return ours | _REFUSED_BY[type_.column, kind], null
+    return refused_by_rmqctl | _REFUSED_BY[type_.column, kind], null
 
 
 def _is_usual(type_: Type, value: Any) -> bool:
-    """Return True for what nearly all members hold and every loader takes; False where the table has to be asked."""
+    """Return True for values that every loader accepts, as nearly all are; False where the table must be checked."""
     found = type(value)
     if not isinstance(type_, Plain) or found is not type_.usual:
         return False
@@ -335,7 +335,7 @@ def _is_usual(type_: Type, value: Any) -> bool:
 
 
 def _odd_members(bean: Bean, value: dict[Any, Any]) -> list[tuple[str, Any]]:
-    """Return the members of which something may be said; of nearly all of 50,000 topics none, hence one expression."""
+    """Return the members that need a check. Files have many topics and hardly an odd member, hence a single expression."""
     usual, earlier = bean.usual, value.earlier if isinstance(value, RepeatedMembers) else ()
     return [
         (key, item)
@@ -347,36 +347,36 @@ def _odd_members(bean: Bean, value: dict[Any, Any]) -> list[tuple[str, Any]]:
 
 
 def _reflected(bean: Bean) -> int:
-    """Return the loaders that read a bean by reflection."""
+    """Return the mask of the loaders that read a bean by reflection."""
     return sum(1 << i for i, (members, _) in enumerate(_LOADERS) if members in bean.reflected)
 
 
 def _values_of(value: dict[Any, Any], key: Any, last: Any) -> list[Any]:
-    """Return all the values that a member was given; ``last`` is the one that counts."""
+    """Return all values of a member; ``last`` is the one that counts."""
     return [*value.earlier.get(key, ()), last] if isinstance(value, RepeatedMembers) else [last]
 
 
 def _has_bare_keys(value: Any) -> bool:
-    left = [value]
-    while left:  # references may nest it deeper than any text is
-        item = left.pop()
+    pending = [value]
+    while pending:  # not recursive, because references may nest deeper than any text
+        item = pending.pop()
         if isinstance(item, dict):
             if any(not isinstance(key, str) for key in item):
                 return True
-            left += item.values()
+            pending += item.values()
         elif isinstance(item, list):
-            left += item
+            pending += item
     return False
 
 
 def _place(member: str, keys: tuple[str, ...]) -> str:
-    """Return where in a file a value stands: the innermost member, and the keys that lead there."""
+    """Return the place of a value in a file: the innermost member, and the keys that lead to it."""
     joined = ", ".join(keys)
     return f"{member} of {joined}" if joined and member else member or joined or "it"
 
 
-def _called(value: Any, *, as_number: bool = False) -> str:
-    """Return what a value is, in a word or two."""
+def _type_in_words(value: Any, *, as_number: bool = False) -> str:
+    """Return a value's type in a few words, for a reason."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Delay level tables: ``1s 5s 10s 30s 1m …`` (store format, section 6.2)."""
+"""Parse delay level tables: ``1s 5s 10s 30s 1m …`` (store format, section 6.2)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from store_core.layout.paths import DEFAULT_DELAY_LEVELS
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-UNKNOWN_LEVEL_MS: Final = 1000  # what a broker adds for a level its table lacks
+UNKNOWN_LEVEL_MS: Final = 1000  # the delay of a level that is not in a broker's table
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of level 1, 2, …. Raises ValueError where a broker would refuse the table."""
+    """Return the milliseconds of levels 1, 2, …. Raises ValueError where a broker would refuse the table."""
     levels = []
     for word in text.strip().split(" "):
         number, unit = word[:-1], word[-1:]
@@ -25,6 +25,6 @@ DEFAULT_DELAYS_MS: Final = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 
 def delivery_timestamp_ms(store_timestamp_ms: int, level: int, delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS) -> int:
-    """When a message of a level (above 0) is due; the level is capped at the table's highest."""
+    """Return when a message of a level (above 0) is due, in ms; the level is capped at the table's highest."""
     level = min(level, len(delays_ms))
     return store_timestamp_ms + (delays_ms[level - 1] if level > 0 else UNKNOWN_LEVEL_MS)

@@ -1,4 +1,4 @@
-"""Host fields: an address in network order and its port as four bytes (store format, section 2.2)."""
+"""Convert host fields: an address in network order and its port as four bytes (store format, section 2.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from store_core.layout import record
 
 
 def host_text(raw: bytes) -> str:
-    """``a.b.c.d:port`` of 8 bytes or ``[v6]:port`` of 20. ValueError for any other length."""
+    """Return ``a.b.c.d:port`` for 8 bytes or ``[v6]:port`` for 20. Raises ValueError for any other length."""
     address, port = raw[: -record.HOST_PORT_SIZE_BYTES], raw[-record.HOST_PORT_SIZE_BYTES :]
     number = int.from_bytes(port, "big")
     if len(raw) == record.HOST_V4_SIZE_BYTES:
@@ -15,14 +15,14 @@ def host_text(raw: bytes) -> str:
         from socket import (
             AF_INET6,
             inet_ntop,
-        )  # imported here: most stores have no such host, and light commands no socket
+        )  # imported here, because few stores have such a host and light commands need no socket
 
         return f"[{inet_ntop(AF_INET6, address)}]:{number}"
     raise ValueError(f"a host of {len(raw)} bytes")
 
 
 def host_bytes(text: str) -> bytes:
-    """The stored form of ``a.b.c.d:port`` or ``[v6]:port``. ValueError for anything else."""
+    """Return the stored form of ``a.b.c.d:port`` or ``[v6]:port``. Raises ValueError for any other text."""
     from socket import AF_INET, AF_INET6, inet_pton
 
     address, colon, port = text.rpartition(":")
@@ -37,5 +37,5 @@ def host_bytes(text: str) -> bytes:
 
 
 def is_v6_host(raw: bytes) -> bool:
-    """Whether a stored host is of the long form."""
+    """Return True if a stored host has the long form."""
     return len(raw) == record.HOST_V6_SIZE_BYTES

@@ -1,4 +1,4 @@
-"""Java's ``.properties`` form, in which brokers are configured."""
+"""Parse Java's ``.properties`` form, in which brokers are configured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UNICODE: Final = re.compile(r"u([0-9a-fA-F]{4})")
 
 
 def parse_java_properties(data: bytes) -> dict[str, str]:
-    """Key to value; the last of equal keys wins. Raises nothing.
+    """Return a dict of keys and values; the last of equal keys wins. Raises nothing.
 
-    UTF-8 where it is that (with or without a byte order mark), else Latin-1, as brokers of different ages and systems read it.
+    Bytes that are valid UTF-8 (with or without a byte order mark) are read so, others as Latin-1, as brokers of different ages and systems read them.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -27,7 +27,7 @@ def parse_java_properties(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones, continued ones joined, leading blanks gone."""
+    """Yield lines without comments, blank lines and leading blanks; continued lines are joined."""
     joined = ""
     continues = False
     for natural in _LINE_END.split(text):
@@ -45,7 +45,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """A key ends at the first blank, ``=`` or ``:`` that is not escaped; one ``=`` or ``:`` may stand among the blanks."""
+    """Return key and value. A key ends at the first unescaped blank, ``=`` or ``:``; the blanks may contain one ``=`` or ``:``."""
     end = 0
     while end < len(line) and line[end] not in _BLANKS + _SEPARATORS:
         end += 2 if line[end] == "\\" else 1

@@ -1,4 +1,4 @@
-"""The JSON that brokers read and write for their config files (store format, section 9.2): the reading; writing is json_writer's."""
+"""Read the JSON of brokers' config files (store format, section 9.2); ``json_writer`` writes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 MAX_DEPTH: Final = 128
 MAX_SIZE_BYTES: Final = 32 << 20
 _MAX_VALUES: Final = 4_000_000
-_MAX_RESOLVED_VALUES: Final = 1_000_000  # how much all references together may bring in
+_MAX_RESOLVED_VALUES: Final = 1_000_000  # that all references together may add
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _LINE_ENDS: Final = ("\n", "\r\n")
@@ -49,7 +49,7 @@ _REFERENCE: Final = "$ref"
 
 
 class JsonError(ValueError):
-    """The text is no JSON, even in the broker's dialect. ``at`` is the character."""
+    """The text is no JSON, not even in the broker's dialect. ``at`` is the position in characters."""
 
     def __init__(self, what: str, at: int = 0) -> None:
         super().__init__(f"{what} at character {at}")
@@ -58,20 +58,20 @@ class JsonError(ValueError):
 
 
 class JsonTooLargeError(JsonError):
-    """The text is larger than what is read: it may well be good."""
+    """The text is too large to be read; it may be valid."""
 
 
 def too_large() -> JsonTooLargeError:
-    """What a text of more than ``MAX_SIZE_BYTES`` raises; for who need not read it to know."""
+    """Return the error for a text of more than ``MAX_SIZE_BYTES``, for callers that know the size without reading."""
     return JsonTooLargeError(f"larger than the {MAX_SIZE_BYTES} bytes that are read of one")
 
 
 def loads(data: bytes | str, *, resolve_references: bool = True) -> Any:
-    """A text's value: dicts (unquoted integer keys as int, booleans as bool), lists, str, int, float, bool, None.
+    """Return a text's value: dicts (unquoted integer keys as int, booleans as bool), lists, str, int, float, bool, None.
 
-    Accepts what brokers accept: a byte order mark, comments, unquoted keys, single quotes, surplus commas, zero bytes behind
-    the end, and a blank text for None. ``$ref`` objects become what they point to, where that holds no references itself;
-    others stay. Raises JsonError for anything else, for text behind the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
+    Accepts what brokers accept: a byte order mark, comments, unquoted keys, single quotes, surplus commas, zero bytes after the end, and a blank text
+    for None. A ``$ref`` object is replaced by its target if that contains no references, else it stays. Raises JsonError for anything else, for text
+    after the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
     """
     if len(data) > MAX_SIZE_BYTES:
         raise too_large()
@@ -102,7 +102,7 @@ class _Parser:
         return value
 
     def peek(self) -> str:
-        """The next character that counts; empty at the end."""
+        """Skip space and return the next character; empty at the end."""
         match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]
@@ -144,7 +144,7 @@ class _Parser:
         self.at += 1
 
     def more(self, closing: str) -> bool:
-        """Whether another member follows; steps over surplus commas and the closing bracket."""
+        """Return True if another member follows; skip surplus commas and the closing bracket."""
         while (character := self.peek()) == ",":
             self.at += 1
         if not character:
@@ -211,8 +211,9 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class _Resolver:
-    """Puts what references point to in their place. Only targets without references are taken, so that nothing runs in a
-    circle, and only up to a total, so that a small file cannot stand for an endless one.
+    """Replaces references by their targets.
+
+    Only targets without references are used, so that there is no cycle, and only up to a total, so that a small file cannot become an endless one.
     """
 
     def __init__(self, root: Any) -> None:
@@ -242,9 +243,9 @@ class _Resolver:
         return found if size >= 0 else reference
 
     def find(self, path: str) -> Any:
-        """The value at ``$.a.b[0]``, with a backslash before characters that are not meant to divide; None if there is none."""
+        """Return the value at ``$.a.b[0]``, None if there is none. A backslash escapes characters that do not separate steps."""
         if not path.startswith("$"):
-            return None  # "@" and ".." are references to oneself and the parents
+            return None  # "@" and ".." refer to the object itself and its parents
         value = self.root
         for step in _steps(path[1:]):
             if isinstance(value, dict):
@@ -271,7 +272,7 @@ def _steps(path: str) -> Iterator[str]:
 
 
 def _size_without_references(value: Any, limit: int) -> int:
-    """How many values there are in a value; the negative of how many were looked at if one is a reference or the limit is met."""
+    """Return the number of values in a value; its negative so far if a reference or the limit is met."""
     todo, seen = [value], 0
     while todo:
         seen += 1

@@ -1,7 +1,7 @@
-"""The JSON that brokers write, by Python's own compiled parser: as far as its text holds nothing that only they read.
+"""Parse the JSON that brokers write with Python's own compiled parser, if the text has nothing that only brokers read.
 
-What is odd about a text, and what is wrong with it, is for :mod:`store_core.codec.json_dialect` to judge: its parser is the
-definition. This one is two to three times as quick (measured), which large files of topics and progress need.
+The parser of :mod:`store_core.codec.json_dialect` is the definition and judges odd and broken texts. This one is faster, which large files of topics
+and progress need.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ODD: Final = object()
 
 
 class RepeatedMembers(dict[Any, Any]):
-    """An object with a member that is there more than once. The last value is the one; ``earlier`` has those before it.
+    """An object with a repeated member. The last value counts; ``earlier`` has the values before it.
 
-    Which of them a broker looks at depends on its release.
+    A broker uses the one or the other by its release.
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
@@ -32,22 +32,22 @@ class RepeatedMembers(dict[Any, Any]):
             self[key] = value
 
 
-# Escapes, the marks below, and lists in lists, whose kind would not be seen.
+# Escapes, the marks below, and lists in lists, whose kind could not be detected.
 _UNUSUAL: Final = re.compile(r"[\\\x00-\x04]|[\[,]\s*\[")
-_SEAM: Final = "\x00"  # where a string stood
+_SEAM: Final = "\x00"  # the place of a string
 _SPREAD: Final = "\x03"  # the first element of a list whose bracket ends its line
-_NUMBER: Final = "\x04"  # in front of a key that is a bare number
+_NUMBER: Final = "\x04"  # before a key that is a bare number
 _BARE_KEY: Final = re.compile(r"([{,]\s*)(-?[0-9]+)(?=\s*:)")
 _SPREAD_LIST: Final = re.compile(r"\[(?=\r?\n)")
 _NO_BRACKET: Final = re.compile(r'"[^"]*"|[^\[\]{}"]+|"')
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
-_SPACED_COLON: Final = re.compile(r'"[ \t\r\n]+:')  # without it there are as many colons behind quotes as members
+_SPACED_COLON: Final = re.compile(r'"[ \t\r\n]+:')  # without it a text has as many colons after quotes as members
 _PART_CHARACTERS: Final = 1 << 20
 _NESTED: Final = (dict, list)
 
 
 def loads_quickly(text: str, max_depth: int) -> Any:
-    """The text's value, equal to what the dialect's parser makes of it; ODD where that has to look itself."""
+    """Return the text's value, equal to that of the dialect's parser; ODD where that parser must be used."""
     if _is_plain(text) and (value := _plain(text, max_depth)) is not ODD:
         return value
     if _UNUSUAL.search(text):
@@ -64,12 +64,12 @@ def loads_quickly(text: str, max_depth: int) -> Any:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if a text has no escapes, no list whose bracket ends its line, and no space before a colon."""
+    """Return True if a text has no escapes, no bracket of a list at a line's end, and no space before a colon."""
     return not ("\\" in text or "[\n" in text or "[\r\n" in text or _SPACED_COLON.search(text))
 
 
 def _plain(text: str, max_depth: int) -> Any:
-    """Return the value of strict JSON; ODD for any other text, and for one nested too deeply or with a member that is there twice."""
+    """Return the value of strict JSON; ODD for any other text, for deep nesting and for a repeated member."""
     try:
         value = _PLAIN_DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -84,17 +84,17 @@ def _plain(text: str, max_depth: int) -> Any:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return what a container holds; nothing of a value that is none."""
+    """Return the items of a container; none for other values."""
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text in parts that begin and end outside of strings, each but the last one with a string's end."""
+    """Yield the text in parts that start and end outside of strings, each but the last with a string's end."""
     at = 0
     while at < len(text):
         end = at + _PART_CHARACTERS
         quotes = text.count('"', at, end)
-        for _ in range(2 - quotes % 2):  # to the end of the string that goes on, or of the next
+        for _ in range(2 - quotes % 2):  # to the end of the current string, or of the next
             end = text.find('"', end) + 1 or len(text)
         yield text[at:end]
         at = end
@@ -106,7 +106,7 @@ def _depth(parts: list[str]) -> int:
 
 
 def _marked(part: str) -> str:
-    """A part with its bare keys and spread lists marked in a way that JSON has."""
+    """Return a part with its bare keys and spread lists marked in valid JSON."""
     pieces = part.split('"')
     outside = _SEAM.join(pieces[::2])
     outside = _BARE_KEY.sub(rf'\1"{_NUMBER}\2"', outside)

@@ -1,4 +1,4 @@
-"""The JSON that brokers write (store format, section 9.2): four forms, all without spaces and without a final newline."""
+"""Write JSON as brokers do (store format, section 9.2): four forms, all without spaces and without a final newline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 Layout = Literal["4", "5", "5.4", "5.5"]  # 4.x and 5.0 to 5.3 share one layout
 
-_SAFE_INTEGER: Final = (1 << 53) - 1  # what is beyond it stands in quotes in the browser-compatible form
+_SAFE_INTEGER: Final = (1 << 53) - 1  # the browser-compatible form quotes larger integers
 _SHORT_ESCAPES: Final = {
     '"': '\\"',
     "\\": "\\\\",
@@ -23,13 +23,13 @@ _SHORT_ESCAPES: Final = {
 
 
 class JavaList(list[Any]):
-    """An array that is a list in Java: up to 5.3 these stand on several lines, sets and Java arrays on one."""
+    """An array that is a list in Java: up to 5.3 it is written on several lines, a set or Java array on one."""
 
 
 def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False) -> str:
-    """A value in the broker's form: pretty with tabs, integer (and boolean) keys unquoted, None members left out.
+    """Return a value in the broker's form: pretty with tabs, integer (and boolean) keys unquoted, None members left out.
 
-    ``browser_compatible`` is the one-line form of the metrics files. Members stand in the dict's order.
+    ``browser_compatible`` is the one-line form of the metrics files. Members keep the dict's order.
     """
     parts: list[str] = []
     writer = _OneLine(parts) if browser_compatible else _OF_LAYOUT.get(layout, _Pretty)(parts)
@@ -38,7 +38,7 @@ def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False)
 
 
 class _Pretty:
-    """4.x to 5.3: members on lines of their own, except in integer-keyed maps; Java lists too, other arrays on one line."""
+    """The form of 4.x to 5.3: each member on its own line, except in integer-keyed maps; Java lists too, other arrays on one line."""
 
     to_escape = '["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]'
     hex_digits = "X"
@@ -48,7 +48,7 @@ class _Pretty:
 
     def __init__(self, parts: list[str]) -> None:
         self.parts = parts
-        self._escaped = re.compile(self.to_escape)  # here, for it takes milliseconds, and most programs write nothing
+        self._escaped = re.compile(self.to_escape)  # here, because it is slow and most programs write nothing
 
     def write(self, value: Any, depth: int) -> None:
         if isinstance(value, dict):
@@ -108,7 +108,7 @@ class _Pretty:
 
 
 class _SpreadClosed(_Pretty):
-    """5.5: every member and item on a line of its own; arrays of numbers on one line."""
+    """The form of 5.5: every member and item on its own line; arrays of numbers on one line."""
 
     to_escape = '["\\\\\x00-\x1f\ud800-\udfff]'
     hex_digits = "x"
@@ -116,7 +116,7 @@ class _SpreadClosed(_Pretty):
 
 
 class _Spread(_SpreadClosed):
-    """5.4.0: as 5.5, but for an empty map, which is two lines."""
+    """The form of 5.4.0: as 5.5, but an empty map takes two lines."""
 
     spreads_empty = True
 
@@ -125,7 +125,7 @@ _OF_LAYOUT: Final[Mapping[str, type[_Pretty]]] = {"5.4": _Spread, "5.5": _Spread
 
 
 class _OneLine(_Pretty):
-    """The browser-compatible form: no breaks, every key quoted, large integers too, nothing but ASCII."""
+    """The browser-compatible form: no line breaks, every key quoted, large integers too, only ASCII."""
 
     to_escape = '["\\\\/\x00-\x1f\x7f-\U0010ffff]'
     is_one_line = True

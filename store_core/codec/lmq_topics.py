@@ -1,4 +1,4 @@
-"""In which topics' records a list of light queues counts for nothing (store format 10.7)."""
+"""Name the topics in whose records a list of light queues is ignored (store format 10.7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _SEPARATOR: Final = ", "
 
 
 class NoLists(Enum):
-    """By release: names of topics, or how they begin. Who sends a message on keeps its list and, there, its old numbers."""
+    """By release, full names or prefixes of topics whose lists of light queues are ignored.
+
+    A service that sends a message on keeps its list and, there, its old queue offsets.
+    """
 
     NOWHERE = ""
     RETRIES = f"{paths.RETRY_PREFIX}{_MORE}"
@@ -21,7 +24,7 @@ class NoLists(Enum):
     SYSTEM = _SEPARATOR.join((RETRIES, paths.SCHEDULE_TOPIC, f"{paths.SYSTEM_TOPIC_PREFIX}{_MORE}"))
 
     def covers(self, topic: str) -> bool:
-        """Whether a list in a record of that topic counts for nothing."""
+        """Return True if a list in a record of that topic is ignored."""
         names = filter(None, self.value.split(_SEPARATOR))
         return any(
             topic.startswith(name.removesuffix(_MORE)) if name.endswith(_MORE) else topic == name for name in names
@@ -37,7 +40,7 @@ NO_LISTS_SINCE: Final = (
 
 
 def no_lists_of(release: str) -> NoLists:
-    """What a release does, given as ``X.Y.Z``, or as ``X.Y`` or ``X`` for the newest of that line."""
+    """Return the rule of a release: ``X.Y.Z``, or ``X.Y`` or ``X`` for the newest of that line."""
     numbers = [*map(int, re.findall(r"\d+", release)), 99]
     found = (lists for first, lists in reversed(NO_LISTS_SINCE) if [*map(int, first.split("."))] <= numbers)
     return next(found, NoLists.NOWHERE)

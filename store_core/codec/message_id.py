@@ -1,4 +1,5 @@
-"""Offset message ids and unique keys (store format, section 12). Both are hex of 16 or 28 bytes: the length tells nothing."""
+"""Parse and format offset message ids and unique keys (store format, section 12). Both are hex of 16 or 28 bytes, so the length does not distinguish
+them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Final
 from store_core.codec.hosts import host_text
 from store_core.layout import message_id, record
 
-_LONGEST_MONTH_MS: Final = 32 * 86_400_000  # 31 days, and room for a clock that is changed inside the month
+_LONGEST_MONTH_MS: Final = 32 * 86_400_000  # 31 days, and room for a clock change within the month
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMessageId:
-    """What an offset message id says: the broker's host (``a.b.c.d:port`` or ``[v6]:port``) and where the record starts."""
+    """The content of an offset message id: the broker's host (``a.b.c.d:port`` or ``[v6]:port``) and the record's offset."""
 
     store_host: str
     phy_offset: int
@@ -23,7 +24,7 @@ class OffsetMessageId:
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """What a Java client puts in ``UNIQ_KEY``. ``timestamp_ms`` takes the client's clock for UTC: it may be some hours off."""
+    """A Java client's ``UNIQ_KEY``. ``timestamp_ms`` assumes that the client's clock is UTC, so it may be some hours off."""
 
     address: str
     process_id: int
@@ -33,12 +34,12 @@ class UniqueKey:
 
 
 def format_offset_message_id(store_host: bytes, phy_offset: int) -> str:
-    """Upper-case hex of the store host as stored (8 or 20 bytes) and the offset."""
+    """Return upper-case hex of the store host as stored (8 or 20 bytes) and the offset."""
     return (store_host + message_id.OFFSET.struct.pack(phy_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> OffsetMessageId | None:
-    """What an id of 32 or 56 hex digits says if it is taken for an offset message id; None for any other text."""
+    """Return the content of an id of 32 or 56 hex digits, read as an offset message id; None for any other text."""
     raw = _hex_bytes(text)
     if raw is None:
         return None
@@ -48,10 +49,10 @@ def parse_offset_message_id(text: str) -> OffsetMessageId | None:
 
 
 def parse_unique_key(text: str, reference_timestamp_ms: int) -> UniqueKey | None:
-    """What a unique key of the Java client's form says; None where it cannot be of that form.
+    """Return the content of a unique key of the Java client's form; None where it cannot have that form.
 
-    The key holds only the time since the month's begin: the month is the one that brings it nearest to the reference
-    (the record's born or store time, milliseconds).
+    The key only has the time since the start of its month. The month is chosen that brings it nearest to the reference (the record's born or store
+    time, milliseconds).
     """
     raw = _hex_bytes(text)
     if raw is None:
@@ -66,7 +67,7 @@ def parse_unique_key(text: str, reference_timestamp_ms: int) -> UniqueKey | None
 
 
 def _hex_bytes(text: str) -> bytes | None:
-    """The bytes of an id of one of the two lengths."""
+    """Return the bytes of an id of one of the two lengths; None for any other text."""
     sizes = (message_id.OFFSET_ID_V4_SIZE_BYTES, message_id.OFFSET_ID_V6_SIZE_BYTES)
     if len(text) not in [2 * size for size in sizes] or not text.isalnum():
         return None

@@ -1,4 +1,4 @@
-"""The property string of a record (store format, section 4)."""
+"""Parse and format the property string of a record (store format, section 4)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 KEY_SEPARATOR: Final = " "
 INNER_BASE: Final = b"INNER_BASE"
 INNER_NUM: Final = b"INNER_NUM"
-# What a queue entry or the index is made of; releases differ in what they make of such a value with a 0x01 in it.
+# Properties used in queue entries and the index; releases differ in how they read such a value with a 0x01 in it.
 _INDEXED: Final = tuple(name.encode() for name in (KEYS, UNIQ_KEY, TAGS, DELAY))
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Name to value, as a 5.x broker or client reads the string; raises nothing.
+    """Return a dict of names and values, as a 5.x broker or client reads the string; raises nothing.
 
     The last segment may lack its separator, the first 0x01 of a segment ends the name, a segment without a name or
     without a value is dropped, and the last of several equal names wins.
@@ -53,9 +53,9 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def some_properties(raw: bytes, names: Container[bytes], *, drops_parted: bool = False) -> dict[bytes, bytes]:
-    """As ``parse_properties``, those of some names alone, as stored.
+    """Return the properties with some names as ``parse_properties`` reads them, but as stored bytes.
 
-    ``drops_parted``: as releases before 4.9.1, to whom a property with another 0x01 before its last letter is none.
+    ``drops_parted``: as releases before 4.9.1, which ignore a property with another 0x01 before its last letter.
     """
     found = {}
     for segment in raw.split(_RAW_PROPERTY_END):
@@ -70,7 +70,7 @@ def some_properties(raw: bytes, names: Container[bytes], *, drops_parted: bool =
 
 
 def last_value(raw: bytes, name: bytes) -> tuple[int, bytes] | None:
-    """Return where in a property string the value of a property begins, and the value; None without one. The last counts."""
+    """Return the start of a property's value in the string, and the value; None without one. The last counts."""
     end = len(raw)
     for segment in reversed(raw.split(_RAW_PROPERTY_END)):
         found, _, value = segment.partition(_RAW_NAME_END)
@@ -81,19 +81,19 @@ def last_value(raw: bytes, name: bytes) -> tuple[int, bytes] | None:
 
 
 def has_parted_value(properties: Mapping[bytes, bytes]) -> bool:
-    """Return True if releases before 4.9.1 read a value that a queue entry or the index is made of in another way."""
+    """Return True if releases before 4.9.1 read another value of a property used in queue entries or the index."""
     return any(_RAW_NAME_END in properties.get(name, b"") for name in _INDEXED)
 
 
 def java_number(text: bytes | str | None, bits: int) -> int | None:
-    """Return the number of so many bits that Java makes of a text; None where it makes none."""
+    """Return the number of ``bits`` bits that Java parses from a text; None where it fails."""
     raw = text.encode() if isinstance(text, str) else text or b""
     number = int(raw) if _INTEGER.fullmatch(raw) else None
     return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 
 def has_bad_level(topic: bytes, raw: bytes, *, drops_parted: bool = False) -> bool:
-    """Return True if the level of a delayed message is no number, at which a broker's record check fails (behaviour 3.1)."""
+    """Return True if a delayed message's level is no number, so that a broker's record check fails (behaviour 3.1)."""
     if topic != _SCHEDULE_TOPIC:
         return False
     level = some_properties(raw, _INDEXED, drops_parted=drops_parted).get(DELAY.encode())
@@ -101,7 +101,7 @@ def has_bad_level(topic: bytes, raw: bytes, *, drops_parted: bool = False) -> bo
 
 
 def has_bad_batch(raw: bytes) -> bool:
-    """Return True if first number or count of an inner batch is none, at which the check of 5.x fails (behaviour 3.1)."""
+    """Return True if an inner batch's base or count is no number; the check of 5.x then fails (behaviour 3.1)."""
     if INNER_NUM not in raw:
         return False
     found = some_properties(raw, (INNER_BASE, INNER_NUM))
@@ -109,10 +109,10 @@ def has_bad_batch(raw: bytes) -> bool:
 
 
 def format_properties(properties: Mapping[str, str], final_separator: bool) -> bytes:
-    """The property string of a mapping, in its order.
+    """Return the property string of a mapping, in its order.
 
-    ``final_separator``: whether the last pair is terminated too (up to 4.9.0 and from 5.2.0 on). Nothing is escaped:
-    ValueError where a name or value holds a separator that would change how the string is read.
+    ``final_separator``: the last pair is terminated too (up to 4.9.0 and from 5.2.0 on). Nothing is escaped: raises ValueError where a name or value
+    holds a separator that would change how the string is read.
     """
     pairs = []
     for name, value in properties.items():
@@ -126,5 +126,5 @@ def format_properties(properties: Mapping[str, str], final_separator: bool) -> b
 
 
 def split_keys(keys: str | None) -> list[str]:
-    """The user keys of a ``KEYS`` value: what stands between single spaces, empty ones left out."""
+    """Return the user keys of a ``KEYS`` value, which single spaces separate; empty ones are left out."""
     return [key for key in keys.split(KEY_SEPARATOR) if key] if keys else []

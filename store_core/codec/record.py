@@ -1,4 +1,4 @@
-"""One record of the log: bytes to a Message and back (store format, sections 2 to 5)."""
+"""Convert a record of the log from bytes to a Message and back (store format, sections 2 to 5)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ _REASONS: Final[dict[Reason, str]] = {
 
 
 class RecordError(Exception):
-    """The bytes at a position are no record. ``reason`` names the check that failed; ``size_bytes`` is what the size
-    field says (0 where it could not be read). Only for ``mismatch`` a broker's check tells that size too.
+    """The bytes at a position are no record.
+
+    ``reason`` names the check that failed. ``size_bytes`` is the record's size field (0 where it could not be read); a broker's check reports that
+    size only for ``mismatch``.
     """
 
     def __init__(self, reason: Reason, size_bytes: int = 0) -> None:
@@ -53,7 +55,7 @@ class RecordError(Exception):
 
 
 def _fixed_struct(host_flags: int) -> Struct:
-    """Head, born host, store time, store host and middle in one, for one combination of host lengths."""
+    """Return one struct of head, born host, store time, store host and middle for a combination of host lengths."""
     born = record.host_size_bytes(bool(host_flags & record.FLAG_BORN_HOST_V6))
     store = record.host_size_bytes(bool(host_flags & record.FLAG_STORE_HOST_V6))
     codes = [layout.struct.format.removeprefix(">") for layout in (record.HEAD, record.STORE_TIME, record.MIDDLE)]
@@ -80,7 +82,7 @@ _FIXED_NAMES: Final = (
 )
 
 
-@lru_cache(maxsize=8)  # who asks for one of a record's fields asks for several
+@lru_cache(maxsize=8)  # a caller that needs one field of a record mostly needs several
 def _fixed_fields(head: bytes) -> tuple[Any, ...]:
     (sys_flag,) = _SYS_FLAG.unpack_from(head, _SYS_FLAG_AT)
     return _FIXED[sys_flag & _HOST_MASK].unpack(head)
@@ -92,7 +94,7 @@ _Part = TypeVar("_Part", int, bytes, str)
 
 
 class _Fixed(Generic[_Field]):
-    """A field in front of the body, cut when it is asked for."""
+    """A field before the body, decoded on access."""
 
     def __init__(self, name: str) -> None:
         self._place = _FIXED_NAMES.index(name)
@@ -111,16 +113,15 @@ class _Parts(NamedTuple):
 
 
 def _getter(name: str, kind: type[_Part]) -> _Part:
-    """What gets a part of any tuple of five."""
+    """Return the descriptor that gets a part from a tuple of five."""
     getter: _Part = vars(_Parts)[name]
     return getter
 
 
 class Message(tuple[int, bytes, bytes, str, bytes]):
-    """One record. ``phy_offset`` is where it lies, ``own_phy_offset`` where it says it lies; hosts and body are as stored.
+    """A record. ``phy_offset`` is its position, ``own_phy_offset`` the position it contains; hosts and body are as stored.
 
-    Made of a tuple of its parts in their order, and not a named tuple, whose making takes twice as long. ``head`` is what
-    stands in front of the body.
+    A plain tuple of its parts in their order, because a named tuple takes longer to make. ``head`` is the bytes before the body.
     """
 
     __slots__ = ()
@@ -147,7 +148,10 @@ class Message(tuple[int, bytes, bytes, str, bytes]):
     prepared_transaction_offset = _Fixed[int]("prepared_transaction_offset")
 
     def with_parts(self, body: bytes, raw_properties: bytes, **numbers: int) -> Message:
-        """Another body and properties, and other numbers of the head, by their names. ValueError where one does not fit."""
+        """Return the message with another body and properties, and changed numbers of the head, by name.
+
+        Raises ValueError where a number does not fit.
+        """
         fields = dict(zip(_FIXED_NAMES, _fixed_fields(self.head), strict=True)) | numbers | {"body_length": len(body)}
         try:
             head = _FIXED[fields["sys_flag"] & _HOST_MASK].pack(*fields.values())
@@ -157,7 +161,7 @@ class Message(tuple[int, bytes, bytes, str, bytes]):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Name to value. Not to be changed."""
+        """Names and values. The caller must not change them."""
         return _parsed(self.raw_properties)
 
     @property
@@ -178,7 +182,7 @@ class Message(tuple[int, bytes, bytes, str, bytes]):
 
     @property
     def offset_msg_id(self) -> str:
-        """As clients compute it: from the record's own offset field."""
+        """The id that clients compute from the record's own offset field."""
         return format_offset_message_id(self.raw_store_host, self.own_phy_offset)
 
     @property
@@ -195,30 +199,30 @@ class Message(tuple[int, bytes, bytes, str, bytes]):
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether rmqctl left it where a message was lost: with its mark, and without what producers' messages have."""
+        """True if rmqctl wrote it in place of a lost message: it has the mark, and no properties of producers."""
         properties = self.properties
-        is_ours = marks.TOMBSTONE_PROPERTY in properties and properties.keys().isdisjoint((UNIQ_KEY, KEYS, TAGS))
-        return is_ours and self.transaction != "rollback"
+        is_marked = marks.TOMBSTONE_PROPERTY in properties and properties.keys().isdisjoint((UNIQ_KEY, KEYS, TAGS))
+        return is_marked and self.transaction != "rollback"
 
 
 def transaction_kind(sys_flag: int) -> Transaction:
-    """Which part of a transaction a record is."""
+    """Return which part of a transaction a record is."""
     return _TRANSACTIONS[sys_flag & record.TRANSACTION_MASK]
 
 
 def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None = None) -> Message:
-    """The record at ``buffer[at]`` (bytes or a memoryview), by the structure check of section 2.5.
+    """Return the record at ``buffer[at]`` (bytes or a memoryview), by the structure check of section 2.5.
 
-    ``phy_offset`` is its position in the log, ``size_left`` the bytes up to the segment's end where the buffer goes on
-    behind it. The body's checksum is not looked at (``body_crc_ok``). Raises RecordError and nothing else.
+    ``phy_offset`` is its position in the log. ``size_left`` is the number of bytes to the segment's end, where the buffer extends further. The body's
+    checksum is not verified (see ``body_crc_ok``). Raises RecordError and nothing else.
     """
-    left = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
-    size_bytes, magic = _prefix(buffer, at, left)
-    if left < record.MIN_RECORD_SIZE_BYTES:
+    available = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
+    size_bytes, magic = _prefix(buffer, at, available)
+    if available < record.MIN_RECORD_SIZE_BYTES:
         raise RecordError("bounds", size_bytes)
     (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)
     body_at = at + _FIXED[sys_flag & _HOST_MASK].size
-    end = at + left
+    end = at + available
     if body_at > end:
         raise RecordError("bounds", size_bytes)
     (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - _BODY_LENGTH.size)
@@ -234,18 +238,18 @@ def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None =
     return Message((phy_offset, bytes(buffer[at:body_at]), body, decode_text(topic), properties))
 
 
-_BODY_LENGTH: Final = record.MIDDLE.field_struct("body_length")  # the last field in front of the body
+_BODY_LENGTH: Final = record.MIDDLE.field_struct("body_length")  # the last field before the body
 _PROPERTIES_LENGTH: Final = record.PROPERTIES_LENGTH.struct
 _TOPIC_LENGTHS: Final = {
     magic: record.topic_length_layout(magic).struct for magic in (record.MAGIC_V1, record.MAGIC_V2)
 }
 
 
-def _prefix(buffer: Any, at: int, left: int) -> tuple[int, int]:
-    if at < 0 or left < record.PREFIX.size_bytes:
+def _prefix(buffer: Any, at: int, available: int) -> tuple[int, int]:
+    if at < 0 or available < record.PREFIX.size_bytes:
         raise RecordError("short")
     size_bytes, magic = record.PREFIX.struct.unpack_from(buffer, at)
-    if size_bytes > left:
+    if size_bytes > available:
         raise RecordError("beyond", size_bytes)
     if magic == record.MAGIC_BLANK:
         raise RecordError("blank", size_bytes)
@@ -255,14 +259,14 @@ def _prefix(buffer: Any, at: int, left: int) -> tuple[int, int]:
 
 
 def _length(struct: Struct, buffer: Any, at: int, end: int, size_bytes: int) -> tuple[int, int]:
-    behind = at + struct.size
-    if behind > end:
+    field_end = at + struct.size
+    if field_end > end:
         raise RecordError("bounds", size_bytes)
-    return struct.unpack_from(buffer, at)[0], behind
+    return struct.unpack_from(buffer, at)[0], field_end
 
 
 def _part(buffer: Any, at: int, length: int, size_bytes: int, end: int) -> tuple[bytes, int]:
-    """A variable part and where it ends. A broker copies it into an array of the record's size, hence that bound."""
+    """Return a variable part and its end. A broker copies it into an array of the record's size, hence that bound."""
     if length <= 0:
         return b"", at
     if length > size_bytes or at + length > end:
@@ -271,17 +275,17 @@ def _part(buffer: Any, at: int, length: int, size_bytes: int, end: int) -> tuple
 
 
 def body_crc(body: bytes) -> int:
-    """The checksum a record stores of its body; 0 for an empty one."""
+    """Return the checksum that a record stores of its body; 0 for an empty one."""
     return zlib.crc32(body) & record.CRC_MASK
 
 
 def possible_starts(data: bytes) -> Iterator[int]:
-    """Where in some bytes a record may begin, by its magic alone; a place may lie in front of them."""
+    """Yield the positions in some bytes where a record may start, by its magic; a position may be negative."""
     return (match.start() - _MAGIC_AT for match in _MAGICS.finditer(data))
 
 
 def identity_of(message: Message) -> tuple[object, ...]:
-    """What tells one message from another, whatever its body and its properties are worth."""
+    """Return the fields that identify a message independently of its body and properties."""
     return (
         message.size_bytes,
         message.own_phy_offset,
@@ -295,12 +299,12 @@ def identity_of(message: Message) -> tuple[object, ...]:
 
 
 def body_crc_ok(message: Message) -> bool:
-    """Whether the stored body has the checksum the record tells; an empty body is not checked, as in a broker."""
+    """Return True if the stored body matches the record's checksum; an empty body is not checked, as in a broker."""
     return not message.body or body_crc(message.body) == message.body_crc
 
 
 def property_crc_ok(raw: bytes) -> bool | None:
-    """Whether the property CRC at a whole record's end is right; None where the record has none (section 2.6)."""
+    """Return True if the property CRC at a whole record's end is right; None where the record has none (section 2.6)."""
     at = len(raw) - record.PROPERTY_CRC.size_bytes
     if at < record.MIN_RECORD_SIZE_BYTES:
         return None
@@ -319,7 +323,7 @@ def _property_crc_tail(front: bytes) -> bytes:
 
 
 def topic_magic(topic: str) -> int:
-    """V2 for topics of more than 127 Java characters, else V1."""
+    """Return V2 for topics of more than 127 Java characters, else V1."""
     return record.MAGIC_V2 if utf16_length(topic) > _V1_TOPIC_LIMIT else record.MAGIC_V1
 
 
@@ -342,10 +346,10 @@ def encode_record(
     final_separator: bool = True,
     property_crc: bool = False,
 ) -> bytes:
-    """A whole record, as a broker writes it. ``body`` is stored as it comes; ``sys_flag`` tells its compression.
+    """Return a whole record, as a broker writes it. ``body`` is stored unchanged; ``sys_flag`` names its compression.
 
-    Hosts are stored bytes (``codec.hosts.host_bytes``); their flags in ``sys_flag`` are set from their lengths.
-    ``properties`` is a mapping, or a ready property string. Raises ValueError where a part is too long for its field.
+    Hosts are stored bytes (``codec.hosts.host_bytes``); their flags in ``sys_flag`` are set from their lengths. ``properties`` is a mapping, or a
+    ready property string. Raises ValueError where a part is too long for its field.
     """
     sys_flag = sys_flag & ~_HOST_MASK | _host_flags(born_host, store_host)
     magic, raw_topic = topic_magic(topic), topic.encode()
@@ -378,19 +382,19 @@ def _host_flags(born_host: bytes, store_host: bytes) -> int:
     born = record.FLAG_BORN_HOST_V6 if is_v6_host(born_host) else 0
     store = record.FLAG_STORE_HOST_V6 if is_v6_host(store_host) else 0
     for raw in (born_host, store_host):
-        host_text(raw)  # refuses any other length
+        host_text(raw)  # raises ValueError for any other length
     return born | store
 
 
 def encode_blank(size_left: int) -> bytes:
-    """The eight bytes that close a segment with ``size_left`` bytes left in it, these included."""
+    """Return the eight bytes that close a segment with ``size_left`` bytes left in it, these eight included."""
     return record.PREFIX.struct.pack(size_left, record.MAGIC_BLANK)
 
 
 def decode_blank(buffer: Any, at: int, size_left: int | None = None) -> int | None:
-    """What the blank at a position says is left in its segment, or None where there is no blank. It may lie."""
-    left = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
-    if at < 0 or left < record.PREFIX.size_bytes:
+    """Return the size field of the blank at a position; None where there is no blank. The size may be wrong."""
+    available = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
+    if at < 0 or available < record.PREFIX.size_bytes:
         return None
     size_bytes, magic = record.PREFIX.struct.unpack_from(buffer, at)
     return size_bytes if magic == record.MAGIC_BLANK else None

@@ -1,4 +1,4 @@
-"""Java's string hash and what is made of it: tags codes and index key hashes (store format, sections 6.2, 7.2, 7.3)."""
+"""Compute Java's string hash, tags codes and index key hashes (store format, sections 6.2, 7.2, 7.3)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _POWERS: Final = tuple(pow(31, exponent, _WORD) for exponent in range(256))
 
 @lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
+    """Return Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
     units: Sequence[int] = text.encode() if text.isascii() else _utf16_units(text)
     value = 0
-    for start in range(0, len(units), len(_POWERS)):  # nearly always once: a sum of products is quicker than the loop
+    for start in range(0, len(units), len(_POWERS)):  # mostly one pass: a sum of products is faster than a loop
         part = units[start : start + len(_POWERS)]
         value = value * pow(31, len(part), _WORD) + sum(map(mul, reversed(part), _POWERS))
     value %= _WORD
@@ -36,31 +36,33 @@ def _utf16_units(text: str) -> Sequence[int]:
 
 
 def tags_code(tags: str | None) -> int:
-    """The tags code of a queue entry for a ``TAGS`` value: the hash of the whole text, 0 without one."""
+    """Return the tags code of a queue entry for a ``TAGS`` value: the hash of the whole text, 0 without one."""
     return java_hash(tags) if tags else 0
 
 
 def index_text_hash(text: str) -> int:
-    """The hash an index stores for a whole key text: never negative; the one number without an absolute value gives 0."""
+    """Return the index's hash of a whole key text. It is never negative; the smallest integer has no absolute value and gives 0."""
     value = abs(java_hash(text))
     return 0 if value == _SIGN else value
 
 
 def index_text(topic: str, key: str) -> str:
-    """The key text under which a topic's key is indexed."""
+    """Return the key text under which a topic's key is indexed."""
     return f"{topic}{index.KEY_SEPARATOR}{key}"
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """The hash an index stores for a key of a topic."""
+    """Return the index's hash of a key of a topic."""
     return index_text_hash(index_text(topic, key))
 
 
 def index_texts(
     topic: str, properties: Mapping[str, str], with_tags: bool = False, *, with_keys: bool = True
 ) -> list[str]:
-    """The key texts a broker indexes for a record, in order, repeats included: ``UNIQ_KEY``, each of ``KEYS``, and with
-    ``with_tags`` (5.4.0) the tag entry. Whether a record is indexed at all (a ROLLBACK is not) is the caller's question.
+    """Return the key texts that a broker indexes for a record, in order, with repeats.
+
+    These are ``UNIQ_KEY``, each of ``KEYS``, and with ``with_tags`` (5.4.0) the tag entry. The caller decides whether a record is indexed at all (a
+    ROLLBACK is not).
     """
     texts = []
     if with_keys and (unique_key := properties.get(UNIQ_KEY)):
@@ -75,6 +77,6 @@ def index_texts(
 def index_key_hashes(
     topic: bytes, properties: Mapping[bytes, bytes], *, with_keys: bool = True, with_tags: bool = False
 ) -> list[int]:
-    """Return the hashes of ``index_texts``, of a topic and properties as stored."""
+    """Return the hashes of ``index_texts`` for a topic and properties as stored."""
     named = {name.decode(): decode_text(properties[name]) for name in _INDEXED & properties.keys()}
     return [index_text_hash(text) for text in index_texts(decode_text(topic), named, with_tags, with_keys=with_keys)]

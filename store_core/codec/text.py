@@ -1,17 +1,17 @@
-"""Bytes to text as a broker's Java reads them."""
+"""Decode bytes to text as a broker's Java does."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# An encoded surrogate, whole or cut after its second byte: Java makes one U+FFFD of it, Python one of each byte.
+# An encoded surrogate, whole or cut after its second byte: Java replaces it by one U+FFFD, Python each of its bytes.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def decode_text(raw: bytes) -> str:
-    """UTF-8 to text; whatever is malformed becomes U+FFFD, as many of them as in Java. Raises nothing."""
+    """Return the text of UTF-8 bytes, with as many U+FFFD for malformed parts as in Java. Raises nothing."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -19,5 +19,5 @@ def decode_text(raw: bytes) -> str:
 
 
 def utf16_length(text: str) -> int:
-    """Length of a text in Java's characters (UTF-16 code units)."""
+    """Return the length of a text in Java's characters (UTF-16 code units)."""
     return len(text) + sum(character > "\uffff" for character in text)

@@ -1,4 +1,4 @@
-"""Times as people write them: ISO 8601, or milliseconds since 1970."""
+"""Parse and format times as people write them: ISO 8601, or milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DATE: Final = re.compile(r"(19[7-9]\d|20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01
 
 
 def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
-    """ISO 8601 with milliseconds in ``zone``; a number no calendar holds stays a number."""
+    """Return ISO 8601 with milliseconds in ``zone``; a number outside the calendar stays a number."""
     try:
         moment = (EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
     except (OverflowError, ValueError, OSError):
@@ -23,10 +23,10 @@ def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
 
 
 def time_ms(text: str, zone: tzinfo = UTC) -> int | None:
-    """Milliseconds since the epoch; None for what is no time.
+    """Return milliseconds since the epoch; None for a text that is no time.
 
-    ISO 8601 without an offset is a time in ``zone``; a date alone is its midnight. Eight digits that are a date of these times are one
-    (``20261121``), and not a moment of the first day of 1970.
+    ISO 8601 without an offset is a time in ``zone``; a date alone is its midnight. Eight digits that form a date since 1970 (``20261121``) are that
+    date, not milliseconds.
     """
     if _EPOCH_MS.fullmatch(text) and not _DATE.fullmatch(text):
         return int(text)

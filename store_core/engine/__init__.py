@@ -1,1 +1,1 @@
-"""The live store: what a broker does to its files when it stores a message, done without a broker."""
+"""Store messages in a store's files as a broker does, without a broker."""

@@ -1,4 +1,4 @@
-"""The checkpoint as a broker moves it on when log, queues and index have grown (store behaviour 5.5; store format 8)."""
+"""Advance the checkpoint as a broker does when log, queues and index have grown (store behaviour 5.5; store format 8)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from store_core.storage.store import Store
 
 
 class CheckpointWriter:
-    """Its times, which only grow. Where a store with records has no checkpoint there will be none: that makes a broker
-    look at everything after a crash, and nobody knows why it was taken away.
+    """Writes the checkpoint's times, which only grow.
 
-    With ``keeps_queue_offset`` (5.5), or where there is one, the queues' time and offset stay until all queues have been flushed: after a
-    crash a broker looks for lost entries from there on alone.
+    A store that has records but no checkpoint gets none: the reason for its removal is unknown, and without it a broker checks everything after a
+    crash.
+
+    With ``keeps_queue_offset`` (5.5), or if the checkpoint has one, the queues' time and offset stay until all queues are flushed, because after a
+    crash a broker looks for lost entries only from there on.
     """
 
     def __init__(self, store: Store, files: LiveFiles, *, may_make: bool, keeps_queue_offset: bool) -> None:
@@ -36,7 +38,7 @@ class CheckpointWriter:
         self._queued: dict[str, int] = {}
 
     def move_on(self, *, log_ms: int, queues_ms: int, queues_phy_offset: int, index_ms: int) -> None:
-        """Raise the three times, ms; 0 leaves one as it is. ``queues_phy_offset``: of the record with ``queues_ms``. Raises OSError."""
+        """Raise the three times, in ms; 0 leaves a time unchanged. ``queues_phy_offset``: of the record with ``queues_ms``. Raises OSError."""
         if queues_ms:
             self._queued = {"logics_msg_timestamp_ms": queues_ms, "logics_phy_offset": queues_phy_offset}
         new = {
@@ -50,11 +52,11 @@ class CheckpointWriter:
                 return
             self._files.make_file(paths.CHECKPOINT, FILE_SIZE_BYTES)
             self._exists = True
-        end = CHECKPOINT.end_of("index_msg_timestamp_ms")  # what later releases keep behind is theirs
+        end = CHECKPOINT.end_of("index_msg_timestamp_ms")  # later fields belong to later releases
         self._files.write(paths.CHECKPOINT, 0, CHECKPOINT.struct.pack(*self._fields.values())[:end])
 
     def queues_flushed(self) -> None:
-        """Set the queues' time and offset, in one write, to those of the newest record that was put in one. Raises OSError."""
+        """Set the queues' time and offset, in one write, to those of the newest record with a queue entry. Raises OSError."""
         if self._keeps_queue_offset and self._queued and self._exists:
             self._fields |= self._queued
             self._files.write(paths.CHECKPOINT, 0, CHECKPOINT.struct.pack(*self._fields.values()))

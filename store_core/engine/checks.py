@@ -1,4 +1,4 @@
-"""Why a broker refuses a message: a table, in the broker's order (store behaviour 4.1)."""
+"""Decide why a broker refuses a message, from a table in the broker's order (store behaviour 4.1)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _RESERVED: Final = frozenset(
         paths.OFFSET_MOVED_TOPIC,
     )
 )
-_SLACK_BYTES: Final = 256 << 10  # room for queue and index pages that a message may be the first to touch
+_SLACK_BYTES: Final = 256 << 10  # room for new pages of queue and index
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A message, and what its checks depend on. ``queue_limit``: None where nothing tells how many queues there are."""
+    """A message and the inputs of its checks. ``queue_limit``: None where the number of queues is unknown."""
 
     live: LiveStore
     message: NewMessage
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One reason to refuse; ``rule`` says which releases have it."""
+    """A reason to refuse; ``rule`` selects the releases that have it."""
 
     status: PutStatus
     reason: str
@@ -98,13 +98,13 @@ CHECKS: Final = (
 
 
 def refusal(case: Case) -> Check | None:
-    """The first reason to refuse a message, None where a broker takes it."""
+    """Return the first reason to refuse a message, None where a broker accepts it."""
     rules = case.live.rules
     return next((check for check in CHECKS if check.rule(rules) and check.fails(case)), None)
 
 
 def size_refusal(live: LiveStore, new: NewRecord) -> tuple[PutStatus, str] | None:
-    """What the encoder refuses: properties, body or the whole record too long."""
+    """Return why the encoder refuses a record: its properties, its body or the whole record are too long; None if it does not."""
     limit = live.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
     try:
         size = len(live.encoded(new))

@@ -1,4 +1,4 @@
-"""The cluster that a broker adds to what producers send (store behaviour 4.1; store format 4)."""
+"""Find the cluster that a broker adds to messages of producers (store behaviour 4.1; store format 4)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from store_core.read.records import read_message
 from store_core.storage.identity import broker_identity
 from store_core.storage.store import Store
 
-DEFAULT_CLUSTER: Final = "DefaultCluster"  # of a broker that is not told another
+DEFAULT_CLUSTER: Final = "DefaultCluster"  # of a broker without a configured one
 
 
 def cluster_of(store: Store, rules: PutRules, newest: Sequence[tuple[int, int]], named: str | None) -> str | None:
-    """The store's broker's cluster; None for a broker that adds none.
+    """Return the cluster of the store's broker; None for a broker that adds none.
 
-    ``named``, else what configuration, controller or the ``newest`` records (offset, size) tell, else the default. Where
-    only those records tell the release, and it may be one that adds none, their having none is believed.
+    These are tried in order: ``named``, the configuration, the controller's file, the ``newest`` records (offset, size), the default. If only those
+    records show the release, it may be one that adds no cluster, and they have none, the result is None.
     """
     if not rules.adds_cluster:
         return None
     identity = None if named else broker_identity(store.root)
-    told = named or store.settings.value("brokerClusterName") or (identity.cluster if identity is not None else "")
-    if told:
-        return told
+    known = named or store.settings.value("brokerClusterName") or (identity.cluster if identity is not None else "")
+    if known:
+        return known
     messages = (read_message(store.log, *place) for place in reversed(newest))
     found = (message.properties.get(CLUSTER) for message in messages if message is not None)
-    return next(filter(None, found), None) or _unseen(store, any_record=bool(newest))
+    return next(filter(None, found), None) or _default_cluster(store, any_record=bool(newest))
 
 
-def _unseen(store: Store, *, any_record: bool) -> str | None:
-    """What is added by a broker that is not known to have added any."""
+def _default_cluster(store: Store, *, any_record: bool) -> str | None:
+    """Return the cluster that a broker adds if no record shows one."""
     if any_record and not store.settings.broker_version:
         possible = evidence_of(store).possible
         if possible and not put_rules(possible[0]).adds_cluster:

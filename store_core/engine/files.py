@@ -1,4 +1,4 @@
-"""New files and writes of the live store: which of them are not durable yet, and whose they are."""
+"""Write files of the live store, and track which are not durable yet and which owner they get."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from store_core.storage.writer import Ownership, Writer
 
 
 class LiveFiles:
-    """Writes through a ``Writer`` and remembers what ``sync`` has to make durable. Paths are the writer's.
+    """Writes through a ``Writer`` and tracks what ``sync`` must make durable. Paths are the writer's.
 
-    Files and folders that are made belong to the owner of the folder they are made in, so that a broker can write to
-    them whoever ran this program. All methods raise OSError.
+    New files and folders get the owner of their parent folder, so that a broker can write to them whichever user ran this program. All methods raise
+    OSError.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -23,8 +23,7 @@ class LiveFiles:
         self._folders: dict[str, None] = {}
 
     def assert_place(self, folder: str) -> None:
-        """Raise UsageError where a link leads a folder's files to where nothing may be written, FailedError where something
-        else stands for a folder on the way."""
+        """Raise UsageError if a link leads to a forbidden place, FailedError if a part of the path is no folder."""
         self.writer.path(f"{folder}/file")
         places = (self.writer.path(part.as_posix()) for part in (PurePosixPath(folder), *PurePosixPath(folder).parents))
         for place in places:
@@ -40,11 +39,11 @@ class LiveFiles:
         self._files[path] = None
 
     def make_file(self, path: str, size_bytes: int = 0, data: bytes = b"") -> None:
-        """A new file of this length, with ``data`` at its start and a sparse rest; missing folders are made."""
+        """Make a new file of this length, with ``data`` at its start and a sparse rest; missing folders are made."""
         folder = PurePosixPath(path).parent.as_posix()
         self.make_folder(folder)
         self.writer.create(path, data, size_bytes=size_bytes)
-        self._give_away(path, folder)
+        self._set_owner(path, folder)
         self._files[path] = self._folders[folder] = None
 
     def make_folder(self, path: str) -> None:
@@ -53,7 +52,7 @@ class LiveFiles:
         parent = PurePosixPath(path).parent.as_posix()
         self.make_folder(parent)
         self.writer.mkdir(path)
-        self._give_away(path, parent)
+        self._set_owner(path, parent)
         self._folders[parent] = None
 
     def remove(self, path: str) -> None:
@@ -62,7 +61,7 @@ class LiveFiles:
         self._folders[PurePosixPath(path).parent.as_posix()] = None
 
     def replace(self, path: str, data: bytes) -> None:
-        """Give a file another content in one go, by way of a file beside it."""
+        """Replace a file's content in one step, by a file next to it and a rename."""
         part = f"{path}.tmp"
         if os.path.lexists(self.writer.path(part)):
             self.writer.unlink(part)
@@ -74,7 +73,7 @@ class LiveFiles:
         self._folders[PurePosixPath(path).parent.as_posix()] = None
 
     def sync_file(self, path: str) -> None:
-        """Make one file durable now: its bytes and, if it is new, its name."""
+        """Make a file durable now: its bytes and, if it is new, its name."""
         self.writer.sync_file(path)
         self._files.pop(path, None)
         self.sync_folder(PurePosixPath(path).parent.as_posix())
@@ -93,7 +92,7 @@ class LiveFiles:
             self.writer.sync_folder(folder)
         self._folders.clear()
 
-    def _give_away(self, path: str, folder: str) -> None:
+    def _set_owner(self, path: str, folder: str) -> None:
         made, above = os.stat(self.writer.path(path)), os.stat(self.writer.path(folder))
         if (made.st_uid, made.st_gid) != (above.st_uid, above.st_gid):
             mode = Ownership.of(made).mode

@@ -1,4 +1,4 @@
-"""Appending to the index (store behaviour 9.1; store format 7)."""
+"""Append to the index (store behaviour 9.1; store format 7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST_SECONDS: Final = (1 << 31) - 1
 
 
 class IndexWriter:
-    """The growing end of the index. ``full_timestamp_ms``: end time of the newest full file that has a successor by us."""
+    """The growing end of the index. ``full_timestamp_ms``: end time of the newest full file after which this writer made another."""
 
     def __init__(self, store: Store, files: LiveFiles, log_end_phy_offset: int, *, tags_by_default: bool) -> None:
         files.assert_place(paths.INDEX)
@@ -45,7 +45,7 @@ class IndexWriter:
         self.full_timestamp_ms = 0
 
     def add(self, texts: Sequence[str], phy_offset: int, store_timestamp_ms: int, now_ms: int) -> None:
-        """Enter a record's key texts in order; none still makes the next file where the newest is full. Raises OSError."""
+        """Add a record's key texts in order; without texts the next file is still made if the newest is full. Raises OSError."""
         self._roll(now_ms)
         for text in texts:
             self._roll(now_ms)
@@ -68,7 +68,7 @@ class IndexWriter:
         return self._header.index_count > _FIRST_ENTRY or len(self._store.index_files) > 1
 
     def _roll(self, now_ms: int) -> None:
-        """Make the next file if there is none or the newest is full; it begins with the end of the one before (7.1)."""
+        """Make the next file if there is none or the newest is full; it starts with the end of the one before (7.1)."""
         if self._name is not None and self._header.index_count < self._entries:
             return
         before = self._header
@@ -83,7 +83,7 @@ class IndexWriter:
         self._files.make_file(self._path, index.file_size_bytes(self._slots, self._entries), self._header.pack())
 
     def _put(self, key_hash: int, phy_offset: int, store_timestamp_ms: int) -> None:
-        """The entry first, then the slot that leads to it, then the count that makes both valid."""
+        """Write the entry first, then the slot that points to it, then the count that makes both valid."""
         header = self._header
         number = max(header.index_count, _FIRST_ENTRY)
         slot_at = index.slot_at(key_hash % self._slots)
@@ -106,7 +106,7 @@ class IndexWriter:
         self._files.write(self._path, 0, self._header.pack())
 
     def _slot(self, slot_at: int, next_entry: int) -> int:
-        """The newest entry of a slot's chain; a value that cannot be one counts as none."""
+        """Return the newest entry of a slot's chain; an impossible value counts as none."""
         data = self._store.cache.read(self._store.root / self._path, slot_at, index.SLOT.size_bytes)
         value = int(index.SLOT.read(data)["entry"]) if len(data) == index.SLOT.size_bytes else index.NO_ENTRY
         return value if 0 < value <= next_entry else index.NO_ENTRY
@@ -120,12 +120,12 @@ def _default_sizes(store: Store) -> IndexSizes | None:
     """Return a broker's defaults for a store without index entries whose files, if it has any, are as long; None for others."""
     default = IndexSizes(index.DEFAULT_SLOTS, index.DEFAULT_ENTRIES)
     length = index.file_size_bytes(default.slots, default.entries)
-    is_empty = not index_sizes(store).findings  # else entries that prove nothing
+    is_empty = not index_sizes(store).findings  # a finding means entries that prove no sizes
     return default if is_empty and all(path.stat().st_size == length for path in store.index_files) else None
 
 
 def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
-    """Whole seconds behind the file's begin, as an entry stores them."""
+    """Return whole seconds after the file's start, as an entry stores them."""
     if begin_timestamp_ms <= 0:
         return 0
     return min(max((store_timestamp_ms - begin_timestamp_ms) // 1000, 0), _LARGEST_SECONDS)

@@ -1,7 +1,7 @@
-"""A store that is open for writing: records go to the log, from there to queues, index and checkpoint, as in a broker.
+"""Open a store for writing: a record goes to the log, then to queues, index and checkpoint, as in a broker.
 
-While the first record is on its way ``abort`` stands, as while a broker runs; it goes when everything is in place. So a
-kill in between is noticed by whoever opens the store next, and `rmqctl recover` finishes what was begun.
+From the first record until everything is durable ``abort`` exists, as while a broker runs. So the next program that opens the store detects a kill in
+between, and `rmqctl recover` finishes the write.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write. ``flush`` sync: a record is on the disk when its put returns; async: when the store is closed.
+    """Options for writing.
 
-    ``store_host`` is ``a.b.c.d:port`` or ``[v6]:port``; None: the configuration's, else that of the newest record.
-    ``cluster`` is the broker's; None: the configuration's, else that of the newest records, else a broker's default.
-    ``now_ms`` is the clock. ``ops`` are the primitives, for tests.
+    * ``flush`` sync: a record is on the disk when its put returns; async: when the store is closed.
+    * ``store_host`` is ``a.b.c.d:port`` or ``[v6]:port``; None: the configuration's, else that of the newest record.
+    * ``cluster`` is the broker's; None: the configuration's, else that of the newest records, else a broker's default.
+    * ``now_ms`` is the clock.
+    * ``ops`` are the file operations, for tests.
     """
 
     flush: Flush = "sync"
@@ -73,11 +75,15 @@ def open_for_writing(
     options: WriteOptions | None = None,
     on_settled: Callable[[Settled], None] = lambda settled: None,
 ) -> Iterator[LiveStore]:
-    """The store with its lock held, for as long as the context lasts. Opening changes nothing in it, but that a change
-    which was interrupted is finished or taken back; ``on_settled`` hears of it.
+    """Yield the store with its lock held, for as long as the context lasts.
 
-    Raises NotAStoreError; StoreInUseError where a broker or another rmqctl works on it; UsageError where its log lies
-    outside the root and was not named; FailedError where it was not stopped cleanly or its end is damaged.
+    Opening only changes the store if an earlier change was interrupted: that is finished or undone, and ``on_settled`` gets the result.
+
+    Raises:
+        NotAStoreError: The root is no store.
+        StoreInUseError: A broker or another rmqctl works on the store.
+        UsageError: The log is outside the root and was not named.
+        FailedError: The store was not stopped cleanly, or its end is damaged.
     """
     Store.open(settings.root, settings).close()
     options = options or WriteOptions()
@@ -99,9 +105,9 @@ def open_for_writing(
 
 
 class LiveStore:
-    """Made by ``open_for_writing``. ``rules`` are those of ``version``, the release that is written like.
+    """An open store, made by ``open_for_writing``. ``rules`` are those of ``version``, the release to imitate.
 
-    ``store`` is the store as it was listed when it was opened: files that were made since are not in it.
+    ``store`` is the store as listed at opening; it lacks files that were made since.
     """
 
     def __init__(self, store: Store, writer: Writer, options: WriteOptions) -> None:
@@ -117,12 +123,12 @@ class LiveStore:
         self._queues: dict[QueueKey, QueueWriter] = {}
         self._began = False
         self._half_done = False
-        self._unsure_phy_offset: int | None = None  # of a record that may be in the log by half
+        self._unsure_phy_offset: int | None = None  # of a record that may be in the log in part
 
-    # -- what a message's checks ask ------------------------------------------------------------------------------
+    # -- input of a message's checks ------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The clock, but never behind the newest record: store times do not go back."""
+        """Return the clock's time, but never one before the newest record: store times do not go back."""
         return max(self._options.now_ms(), self._last_store_ms)
 
     @property
@@ -131,12 +137,12 @@ class LiveStore:
 
     @property
     def largest_record_bytes(self) -> int:
-        """A larger record fits into no segment."""
+        """The size of the largest record that fits into a segment."""
         return self._log.largest_record_bytes
 
     @cached_property
     def store_host(self) -> bytes:
-        """The broker's address as records hold it. Raises UsageError for one that cannot be stored."""
+        """The broker's address as stored in records. Raises UsageError for one that cannot be stored."""
         settings = self.store.settings
         text, last = self._options.store_host, self._tail.last
         if text is None and (address := settings.value("brokerIP1").strip()):
@@ -148,11 +154,11 @@ class LiveStore:
 
     @cached_property
     def cluster(self) -> str | None:
-        """The cluster that the broker adds to what producers send; None where it adds none."""
+        """The cluster that the broker adds to messages of producers; None where it adds none."""
         return cluster_of(self.store, self.rules, self._tail.newest, self._options.cluster)
 
     def host(self, text: str) -> bytes:
-        """A host as records hold it. Raises UsageError for one that cannot be stored."""
+        """Return a host as stored in records. Raises UsageError for one that cannot be stored."""
         try:
             raw = host_bytes(text)
         except ValueError as error:
@@ -167,11 +173,11 @@ class LiveStore:
 
     @cached_property
     def delays(self) -> DelayTable:
-        """How long each delay level waits."""
+        """The delay of each level."""
         return delay_table(self.store)
 
     def is_batch(self, topic: str) -> bool:
-        """Whether a topic has batch queues."""
+        """Return True if a topic has batch queues."""
         configured = self.config.topic(topic)
         name, value = _BATCH_QUEUE
         if configured is not None:
@@ -179,16 +185,16 @@ class LiveStore:
         return any(key.topic == topic for key in self.store.batch_queues)
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """The number that the next message of a queue gets. Raises FailedError where the queue's end is damaged."""
+        """Return the queue offset that the next message of a queue gets. Raises FailedError where the queue's end is damaged."""
         return self._queue(QueueKey(topic, queue_id)).next_queue_offset
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether the disk can take so many bytes more."""
+        """Return True if the disks have room for so many more bytes."""
         folders = (self.store.root, *self.store.settings.writable_commitlog_paths)
         return all(self.files.writer.ops.free_bytes(path) >= size_bytes for path in folders if path.is_dir())
 
     def encoded(self, new: NewRecord, queue_offset: int = 0, phy_offset: int = 0, store_ms: int = 0) -> bytes:
-        """The record's bytes. Raises ValueError where a part is too long for its field."""
+        """Return the record's bytes. Raises ValueError where a part is too long for its field."""
         return encode_record(
             topic=new.topic,
             body=new.body,
@@ -215,7 +221,7 @@ class LiveStore:
         key = QueueKey(new.topic, new.queue_id)
         queued = new.transaction not in _NO_ENTRY
         queue_offset = self._queue(key).next_queue_offset if queued else 0
-        _ = self._index, self._checkpoint  # whatever is wrong with them is told before the first byte
+        _ = self._index, self._checkpoint  # their faults must be raised before the first byte is written
         if new.topic == paths.SCHEDULE_TOPIC:
             _ = self.delays
         size = len(self.encoded(new))
@@ -247,28 +253,28 @@ class LiveStore:
 
     @contextmanager
     def listed(self) -> Iterator[Store]:
-        """Open the store as it is now: with the segments and queues that were made since it was opened."""
+        """Yield the store as it is now, with the segments and queues made since it was opened."""
         with Store.open(self.store.root, self.store.settings) as store:
             yield store
 
     def replace_config(self, name: str, text: str) -> None:
-        """Give a config file another text, the old one becoming its ``.bak``. Raises FailedError.
+        """Replace a config file's text and keep the old text as its ``.bak``. Raises FailedError.
 
-        A kill in between leaves the old or the new text under the file's name, whole.
+        A kill in between leaves the whole old or new text under the file's name.
         """
         path = self.store.root / name
-        standing = next((file for file in self.config.files if file.name == name), None)
-        if standing is not None and not standing.loads:
+        existing = next((file for file in self.config.files if file.name == name), None)
+        if existing is not None and not existing.loads:
             raise FailedError("the file and its .bak are both damaged", path=str(path), to_do="put a good one there")
         with uninterrupted(), self._writing("the file is as it was, or as it was to be"):
-            if standing is not None and standing.source == "main":
+            if existing is not None and existing.source == "main":
                 self.files.replace(name + paths.BAK_SUFFIX, path.read_bytes())
             self.files.replace(name, text.encode())
             self.files.sync()
         self.config = read_config(self.store.root)
 
     def close(self) -> None:
-        """Make everything durable and remove ``abort``; nothing where a write failed in the middle."""
+        """Make everything durable and remove ``abort``; do nothing after a write that failed."""
         if not self._began or self._half_done:
             return
         with uninterrupted(), self._writing("all that was put is stored"):
@@ -281,8 +287,7 @@ class LiveStore:
 
     @contextmanager
     def _writing(self, otherwise: str = "it was not stored") -> Iterator[None]:
-        """Whatever stops what is done here leaves ``abort`` standing, if it has come so far. ``otherwise``: how things are then, if
-        no record is in doubt."""
+        """Raise FailedError for a failed write and keep ``abort``, if it exists. ``otherwise``: the state to report if no record is in doubt."""
         if self._half_done:
             raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
         self._half_done = True
@@ -299,9 +304,9 @@ class LiveStore:
         if at is None:
             return failed(error, "cannot write", state=otherwise, then=then)
         then += f", then look with `rmqctl get {at}` before you send it again"
-        told = failed(error, "cannot write", state=f"it may be stored, at {at}", then=then)
-        told.phy_offset = at
-        return told
+        failure = failed(error, "cannot write", state=f"it may be stored, at {at}", then=then)
+        failure.phy_offset = at
+        return failure
 
     def _begin(self) -> None:
         if self._began:
@@ -333,7 +338,7 @@ class LiveStore:
         )
 
     def _tags_code(self, new: NewRecord, store_ms: int) -> int:
-        """The delivery time of a delayed message, else the hash of its tag (6.2)."""
+        """Return the delivery time of a delayed message, else the hash of its tag (6.2)."""
         level = new.properties.get(DELAY, "")
         if new.topic == paths.SCHEDULE_TOPIC and level.isdecimal() and int(level) > 0:
             return store_ms + self.delays.delay_ms(int(level))

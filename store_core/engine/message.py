@@ -1,4 +1,4 @@
-"""A message as a producer hands it to a broker, and the broker's answer."""
+"""Define a message as a producer sends it to a broker, and the broker's answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from store_core.engine.record import Stored
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """``body`` is stored as it comes, and ``sys_flag`` tells how it is compressed; None is no body at all.
+    """A message of a producer.
 
-    ``queue_id`` None: one at random, as brokers do. Keys, tags and delay level are properties. ``born_host`` is
-    ``a.b.c.d:port`` or ``[v6]:port``; a born time of None is now.
+    * ``body`` is stored unchanged, and ``sys_flag`` names its compression; None is no body at all.
+    * ``queue_id`` None: a random queue, as with brokers.
+    * Keys, tags and delay level are properties.
+    * ``born_host`` is ``a.b.c.d:port`` or ``[v6]:port``; a born time of None is now.
     """
 
     topic: str
@@ -30,7 +32,7 @@ class NewMessage:
 
 
 class PutStatus(StrEnum):
-    """The broker's words. Only PUT_OK is in the log."""
+    """A broker's status words. Only a PUT_OK message is in the log."""
 
     PUT_OK = "PUT_OK"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
@@ -42,10 +44,9 @@ class PutStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """``stored`` is None, and ``reason`` says why, unless the status is PUT_OK.
+    """A broker's answer. Unless the status is PUT_OK, ``stored`` is None and ``reason`` is set.
 
-    ``stored`` tells where the record really lies: a delayed message in a queue of the delay topic, a half message in
-    that of half messages.
+    ``stored`` is the record's real place: a delayed message is in a queue of the delay topic, a half message in one of the half topic.
     """
 
     status: PutStatus
@@ -55,7 +56,7 @@ class PutResult:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The document of the put command; places are null for what is not stored."""
+        """Return the document of the put command; places are null for a message that is not stored."""
         stored = self.stored
         return {
             "status": str(self.status),

@@ -1,4 +1,4 @@
-"""Storing a consumer group's progress (store behaviour 12.1; store format 9.1, 9.4)."""
+"""Store a consumer group's progress (store behaviour 12.1; store format 9.1, 9.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The properties a broker stores: which it adds, and their order (store format 4, 12.2; store behaviour 4.1)."""
+"""Complete the properties that a broker stores: those it adds, and their order (store format 4, 12.2; store behaviour 4.1)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 
 _WORD: Final = 1 << 32
 _HALF_WORD: Final = 1 << 16
-_process_mark: Final = random.SystemRandom().getrandbits(31)  # where Java has the class loader's identity hash
+_process_mark: Final = random.SystemRandom().getrandbits(31)  # in the place of Java's class loader hash
 _counter: Final = count()
 
 
 def in_java_order(properties: Mapping[str, str], first_size: int) -> dict[str, str]:
-    """The order in which a Java hash map that began with ``first_size`` places gives these entries back.
+    """Return the entries in the order of a Java hash map that started with ``first_size`` places.
 
     Equal places keep the order of arrival, which is that of ``properties``.
     """
@@ -44,10 +44,10 @@ def in_java_order(properties: Mapping[str, str], first_size: int) -> dict[str, s
 
 
 def make_unique_key(raw_host: bytes, now_ms: int) -> str:
-    """A unique key as the Java client makes it, for a client at this host (stored form, its port is not used)."""
+    """Return a unique key as the Java client makes it. ``raw_host``: the client's host as stored; its port is not used."""
     now = time.localtime(now_ms // 1000)
-    begin = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
-    month_ms = (now_ms - int(begin) * 1000) % _WORD
+    month_start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    month_ms = (now_ms - int(month_start) * 1000) % _WORD
     address = raw_host[: -record.HOST_PORT_SIZE_BYTES]
     tail = message_id.UNIQUE_KEY_TAIL.struct.pack(
         os.getpid() % _HALF_WORD, _process_mark, month_ms, next(_counter) % _HALF_WORD

@@ -1,4 +1,4 @@
-"""Storing a message the way a broker does: its checks, what it adds, delay and timer (store behaviour 4.1, 4.6, 4.7)."""
+"""Store a message as a broker does: its checks, added properties, delay and timer (store behaviour 4.1, 4.6, 4.7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record, timer
 from store_core.storage.config_text import release_layout, render_topics
 
-DEFAULT_QUEUES: Final = 4  # what a client asks for when it sends to a topic that is not there yet
+DEFAULT_QUEUES: Final = 4  # a client's request when it sends to a topic that does not exist yet
 _COMPACTION: Final = ("cleanup.policy", "COMPACTION")
 _KNOWN_QUEUE_TYPES: Final = ("", "SimpleCQ", BATCH_TYPE)
 _TIMER_REQUESTS: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
@@ -30,7 +30,7 @@ _CRC_PROPERTY: Final = record.PROPERTY_CRC_NAME.decode()
 
 
 class RefusedError(Exception):
-    """A broker does not take the message. Raised and caught inside ``engine``."""
+    """A broker refuses the message. Raised and caught inside ``engine``."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(reason)
@@ -39,10 +39,10 @@ class RefusedError(Exception):
 
 
 def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, half: bool = False) -> PutResult:
-    """Store one message; the answer tells whether and where. ``half``: as the first half of a transaction.
+    """Store a message and return the broker's answer. ``half``: as the first half of a transaction.
 
-    ``create_topic``: a topic that is not configured is, as by a broker with autoCreateTopicEnable. Raises UsageError for
-    what cannot be asked for here, FailedError where the system refuses or the store cannot take it.
+    ``create_topic``: a topic that is not configured is created, as by a broker with autoCreateTopicEnable. Raises UsageError for messages that cannot
+    be written offline, FailedError where the system refuses or the store cannot take the message.
     """
     _refuse_unsupported(live, message, half)
     config = live.config.topic(message.topic)
@@ -88,8 +88,8 @@ def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> Non
 
 
 def _is_known(live: LiveStore, topic: str) -> bool:
-    """Configured; without any configuration a topic that has queues."""
-    if live.config.topics.source == "none" or live.config.in_rocksdb:  # also where the file is too large to be read
+    """Return True if the topic is configured; without any configuration, if it has queues."""
+    if live.config.topics.source == "none" or live.config.in_rocksdb:  # also if the file is too large to be read
         return any(key.topic == topic for key in (*live.store.queues, *live.store.batch_queues))
     return live.config.topic(topic) is not None
 
@@ -99,14 +99,14 @@ def _queue_limit(config: Shown | None) -> int | None:
 
 
 def _queue_id(message: NewMessage, config: Shown | None) -> int:
-    """A queue at random where none is asked for, as by brokers; the first where nothing tells how many there are."""
+    """Return the wanted queue, else a random one, as in brokers; the first where their number is unknown."""
     if message.queue_id is not None:
         return message.queue_id
     return random.randrange(config["write_queues"]) if config is not None and config["write_queues"] > 0 else 0
 
 
 def make_topic(live: LiveStore, topic: str, queue_id: int) -> None:
-    """Configure a topic as a broker does when somebody sends to it."""
+    """Configure a topic as a broker does when a producer sends to it."""
     single = topic.startswith((paths.RETRY_PREFIX, paths.DLQ_PREFIX))
     queues = max(1 if single else DEFAULT_QUEUES, queue_id + 1)
     layout = release_layout(live.config, live.rules.config_layout)
@@ -115,7 +115,7 @@ def make_topic(live: LiveStore, topic: str, queue_id: int) -> None:
 
 
 def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord:
-    """With the properties that a broker adds to what a producer sends, in the order it stores them."""
+    """Return the record with the properties that a broker adds to a producer's, in the order it stores them."""
     now_ms = live.now_ms()
     born_host = live.host(message.born_host)
     properties = {k: v for k, v in message.properties.items() if k != _CRC_PROPERTY}
@@ -137,14 +137,14 @@ def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord
 
 
 def moved(live: LiveStore, new: NewRecord, topic: str, queue_id: int, more: Mapping[str, str]) -> NewRecord:
-    """The record in another queue, which keeps where it belongs in its properties."""
+    """Return the record in another queue; its properties keep its real topic and queue."""
     properties = {**new.properties, **more, REAL_TOPIC: new.topic, REAL_QID: str(new.queue_id)}
     ordered = in_java_order(properties, live.rules.property_map_size)
     return replace(new, topic=topic, queue_id=queue_id, properties=ordered)
 
 
 def rescheduled(live: LiveStore, new: NewRecord) -> NewRecord:
-    """A delayed message goes to its level's queue, one with a time to the timer's; raises RefusedError."""
+    """Return a delayed message in its level's queue, one with a time in the timer's, others unchanged; raises RefusedError."""
     level = _delay_level(new.properties)
     if live.rules.knows_timers:
         if level > 0:
@@ -165,7 +165,7 @@ def _delay_level(properties: Mapping[str, str]) -> int:
 
 
 def _timed(live: LiveStore, new: NewRecord) -> NewRecord:
-    """To the timer's topic, from where a broker's timer takes it at its next start."""
+    """Return the message in the timer's topic, from which a broker's timer takes it at its next start."""
     settings = live.store.settings
     if not settings.flag("timerWheelEnable", True):
         raise RefusedError(PutStatus.WHEEL_TIMER_NOT_ENABLE, "timerWheelEnable is false")
@@ -182,7 +182,7 @@ def _timed(live: LiveStore, new: NewRecord) -> NewRecord:
     if deliver_ms - now_ms > longest_seconds * 1000:
         raise RefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"it is due in more than {longest_seconds} seconds")
     precision_ms = int(settings.value("timerPrecisionMs", str(timer.DEFAULT_PRECISION_MS)))
-    due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an exact multiple loses one unit more
+    due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an exact multiple becomes a unit earlier
     return moved(live, new, timer.TIMER_TOPIC, 0, {names.TIMER_OUT_MS: str(due_ms)})
 
 
@@ -195,9 +195,9 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int:
 
 
 def as_half(live: LiveStore, new: NewRecord) -> NewRecord:
-    """The first half of a transaction: hidden in the half topic until it is committed or rolled back (4.8)."""
-    more = {TRAN_MSG: "true"}
+    """Return the first half of a transaction: hidden in the half topic until it is committed or rolled back (4.8)."""
+    extra = {TRAN_MSG: "true"}
     if live.rules.adds_transaction_id and (key := new.properties.get(UNIQ_KEY)):
-        more[names.TRANSACTION_ID] = key
+        extra[names.TRANSACTION_ID] = key
     new = replace(new, sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)
-    return moved(live, new, paths.HALF_TOPIC, 0, more)
+    return moved(live, new, paths.HALF_TOPIC, 0, extra)

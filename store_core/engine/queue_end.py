@@ -1,4 +1,4 @@
-"""The last entry of every queue: the newest of them steers where a broker looks for the log's end (store behaviour 2, 3)."""
+"""Find the last entry of every queue: the newest decides where a broker looks for the log's end (store behaviour 2, 3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store_core.storage.store import QueueKey, Store
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
-    """The newest entry of a queue, and how many entries lie in front of it in the whole sequence."""
+    """The newest entry of a queue, and the number of entries before it in the whole sequence."""
 
     key: QueueKey
     slot: int
@@ -27,13 +27,15 @@ class LastEntry:
 
 
 def newest_entry(store: Store) -> LastEntry | None:
-    """The entry that points furthest into the log, over all queues; None where no queue has any.
+    """Return the entry with the highest log offset of all queues; None where no queue has entries.
 
-    Pre-blank entries and those that point before the log's first byte tell nothing and are left out. Entries are found
-    by halving, as they stand without holes in a queue that is whole.
+    Pre-blank entries and those that point before the log's first byte are ignored. Entries are found by a binary search, because a sound queue has no
+    holes.
     """
     entries = (
-        entry for entry in _last_entries(store) if _tells(entry) and entry.phy_offset >= store.log.min_phy_offset
+        entry
+        for entry in _last_entries(store)
+        if _points_to_log(entry) and entry.phy_offset >= store.log.min_phy_offset
     )
     return max(entries, key=lambda entry: entry.end_phy_offset, default=None)
 
@@ -47,7 +49,7 @@ def _last_entries(store: Store) -> Iterator[LastEntry]:
 
 
 def last_entry(key: QueueKey, files: SegmentSequence, layout: Layout) -> LastEntry | None:
-    """The newest entry of one queue; None for a queue without entries."""
+    """Return the newest entry of a queue; None for a queue without entries."""
     for segment in reversed(files.segments):
         entries = _entries_in(files, segment, layout)
         if entries:
@@ -58,7 +60,7 @@ def last_entry(key: QueueKey, files: SegmentSequence, layout: Layout) -> LastEnt
 
 
 def _entries_in(files: SegmentSequence, segment: Segment, layout: Layout) -> int:
-    """How many entries stand at a file's start."""
+    """Return the number of entries at a file's start."""
     low, high = 0, segment.size_bytes // layout.size_bytes
     while low < high:
         middle = (low + high) // 2
@@ -74,5 +76,5 @@ def _read(files: SegmentSequence, position: int, layout: Layout) -> dict[str, An
     return layout.read(data) if len(data) == layout.size_bytes else {}
 
 
-def _tells(entry: LastEntry) -> bool:
+def _points_to_log(entry: LastEntry) -> bool:
     return not (entry.phy_offset == queue.FILLER_PHY_OFFSET and entry.size_bytes == queue.FILLER_SIZE_BYTES)

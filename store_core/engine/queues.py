@@ -1,4 +1,4 @@
-"""Appending to queue files: entries of 20 and of 46 bytes, and ConsumeQueueExt units (store behaviour 7; store format 6)."""
+"""Append to queue files: entries of 20 and of 46 bytes, and ConsumeQueueExt units (store behaviour 7; store format 6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNIT_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """What a queue is told of a record."""
+    """The fields of a record that a queue needs."""
 
     queue_offset: int
     phy_offset: int
@@ -30,53 +30,53 @@ class NewEntry:
 
 
 class QueueWriter(Protocol):
-    """The growing end of one queue. ``next_queue_offset`` is the number of the next message."""
+    """The growing end of a queue. ``next_queue_offset`` is that of the next message."""
 
     next_queue_offset: int
 
     def append(self, entry: NewEntry) -> None:
-        """Enter a message that has the next number. Raises OSError."""
+        """Add the entry of the message with the next queue offset. Raises OSError."""
 
 
 class _FileEnd:
-    """The files of one queue, appended to at a byte position; a file is made when its first byte is written."""
+    """The files of a queue, written from a byte position on; a file is made when its first byte is written."""
 
-    def __init__(self, files: LiveFiles, folder: str, standing: SegmentSequence | None, size_bytes: int) -> None:
+    def __init__(self, files: LiveFiles, folder: str, existing: SegmentSequence | None, size_bytes: int) -> None:
         files.assert_place(folder)
         self._files = files
         self._folder = folder
-        self._standing = {s.phy_offset for s in standing.segments} if standing is not None else set()
+        self._starts = {s.phy_offset for s in existing.segments} if existing is not None else set()
         self.file_size_bytes = size_bytes
 
     @property
     def is_empty(self) -> bool:
-        return not self._standing
+        return not self._starts
 
     def write(self, position: int, data: bytes, filler: bytes = b"") -> None:
-        """``filler`` is repeated from the file's start up to the position where the file is made for it."""
+        """Write at a position. In a file that this makes, ``filler`` is repeated from the file's start to the position."""
         start = position - position % self.file_size_bytes
         path = f"{self._folder}/{paths.segment_name(start)}"
-        if start not in self._standing:
+        if start not in self._starts:
             front = filler * ((position - start) // len(filler)) if filler else b""
             self._files.make_file(path, self.file_size_bytes, front)
-            self._standing.add(start)
+            self._starts.add(start)
         self._files.write(path, position - start, data)
 
 
 class PlainQueueWriter:
-    """An ordinary queue: entry k stands at place k. ``ext`` takes the tags codes where the store has ConsumeQueueExt."""
+    """The writer of an ordinary queue: entry k is at place k. ``ext`` stores the tags codes if the store has ConsumeQueueExt."""
 
     def __init__(self, store: Store, files: LiveFiles, key: QueueKey, ext: ExtWriter | None) -> None:
-        standing = store.queues.get(key)
-        size = _file_size(standing, store, store.settings.queue_file_size_bytes, queue.DEFAULT_FILE_SIZE_BYTES)
-        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE}/{key.topic}/{key.queue_id}", standing, size)
+        existing = store.queues.get(key)
+        size = _file_size(existing, store, store.settings.queue_file_size_bytes, queue.DEFAULT_FILE_SIZE_BYTES)
+        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE}/{key.topic}/{key.queue_id}", existing, size)
         self._ext = ext
-        self.next_queue_offset = Queue(standing, store.log).max_offset if standing is not None else 0
-        if standing is not None:
-            _refuse_leftovers(standing, self.next_queue_offset * queue.ENTRY.size_bytes)
+        self.next_queue_offset = Queue(existing, store.log).max_offset if existing is not None else 0
+        if existing is not None:
+            _refuse_leftovers(existing, self.next_queue_offset * queue.ENTRY.size_bytes)
 
     def append(self, entry: NewEntry) -> None:
-        """In an empty queue the places in front of the first entry get fillers (6.3)."""
+        """Write the entry. In an empty queue the places before it get fillers (6.3)."""
         tags_code = entry.tags_code
         if self._ext is not None:
             tags_code = self._ext.append(entry.tags_code, entry.store_timestamp_ms)
@@ -87,17 +87,17 @@ class PlainQueueWriter:
 
 
 class BatchQueueWriter:
-    """A batch queue, whose entries stand one behind the other whatever their numbers are (6.6)."""
+    """The writer of a batch queue, whose entries are consecutive whatever their queue offsets (6.6)."""
 
     def __init__(self, store: Store, files: LiveFiles, key: QueueKey) -> None:
-        standing = store.batch_queues.get(key)
+        existing = store.batch_queues.get(key)
         configured = store.settings.batch_queue_file_size_bytes
-        size = _file_size(standing, store, configured, queue.DEFAULT_BATCH_FILE_SIZE_BYTES, batch=True)
-        self._end = _FileEnd(files, f"{paths.BATCHCONSUMEQUEUE}/{key.topic}/{key.queue_id}", standing, size)
-        self._position = end_of_entries(standing, queue.BATCH_ENTRY) if standing is not None else 0
-        self.next_queue_offset = BatchQueue(standing, store.log).max_offset if standing is not None else 0
-        if standing is not None:
-            _refuse_leftovers(standing, self._position)
+        size = _file_size(existing, store, configured, queue.DEFAULT_BATCH_FILE_SIZE_BYTES, batch=True)
+        self._end = _FileEnd(files, f"{paths.BATCHCONSUMEQUEUE}/{key.topic}/{key.queue_id}", existing, size)
+        self._position = end_of_entries(existing, queue.BATCH_ENTRY) if existing is not None else 0
+        self.next_queue_offset = BatchQueue(existing, store.log).max_offset if existing is not None else 0
+        if existing is not None:
+            _refuse_leftovers(existing, self._position)
 
     def append(self, entry: NewEntry) -> None:
         fields = {
@@ -116,22 +116,22 @@ class BatchQueueWriter:
 
 
 class ExtWriter:
-    """ConsumeQueueExt files of one queue; units without bitmaps (6.5)."""
+    """The writer of a queue's ConsumeQueueExt files; units have no bitmaps (6.5)."""
 
     def __init__(self, store: Store, files: LiveFiles, key: QueueKey) -> None:
-        standing = store.ext_queues.get(key)
+        existing = store.ext_queues.get(key)
         sizes = [s.file_size_bytes for s in store.ext_queues.values() if s.file_size_bytes]
         size = store.settings.ext_file_size_bytes or next(iter(sizes), queue.DEFAULT_EXT_FILE_SIZE_BYTES)
-        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}", standing, size)
-        self._position = _end_of_units(standing) if standing is not None else 0
+        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}", existing, size)
+        self._position = _end_of_units(existing) if existing is not None else 0
 
     def append(self, tags_code: int, store_timestamp_ms: int) -> int:
-        """Write a unit; gives its address, which stands in the queue for the tags code."""
+        """Write a unit; return its address, which the queue entry has instead of the tags code."""
         size = queue.EXT_UNIT.size_bytes
-        left = self._end.file_size_bytes - self._position % self._end.file_size_bytes
-        if size + queue.EXT_END_BLANK_SIZE_BYTES > left:
+        available = self._end.file_size_bytes - self._position % self._end.file_size_bytes
+        if size + queue.EXT_END_BLANK_SIZE_BYTES > available:
             self._end.write(self._position, _UNIT_SIZE.pack(queue.EXT_END_OF_FILE))
-            self._position += left
+            self._position += available
         at = self._position
         self._end.write(at, queue.EXT_UNIT.struct.pack(size, tags_code, store_timestamp_ms, 0))
         self._position += size
@@ -139,7 +139,7 @@ class ExtWriter:
 
 
 def open_queue_writer(store: Store, files: LiveFiles, key: QueueKey, *, batch: bool) -> QueueWriter:
-    """The writer of a queue as it stands, or of a new one. Raises FailedError where its end is not beyond doubt."""
+    """Return the writer of an existing or a new queue. Raises FailedError where its end is in doubt."""
     if batch:
         return BatchQueueWriter(store, files, key)
     has_ext = bool(store.ext_queues) or store.settings.flag("enableConsumeQueueExt")
@@ -147,7 +147,7 @@ def open_queue_writer(store: Store, files: LiveFiles, key: QueueKey, *, batch: b
 
 
 def _end_of_units(files: SegmentSequence) -> int:
-    """Where the next unit goes: behind the last one of the newest file."""
+    """Return the place of the next unit: after the last one of the newest file."""
     if not files.segments:
         return 0
     segment = files.segments[-1]
@@ -163,17 +163,17 @@ def _end_of_units(files: SegmentSequence) -> int:
 
 
 def _file_size(
-    standing: SegmentSequence | None, store: Store, configured: int | None, default: int, *, batch: bool = False
+    existing: SegmentSequence | None, store: Store, configured: int | None, default: int, *, batch: bool = False
 ) -> int:
-    """One size holds for all queues of a kind, so the other queues tell it where a new one is made."""
-    if standing is not None and standing.file_size_bytes:
-        return standing.file_size_bytes
+    """Return the file size of a queue, for a new one that of other queues: all queues of a kind have the same."""
+    if existing is not None and existing.file_size_bytes:
+        return existing.file_size_bytes
     others = (store.batch_queues if batch else store.queues).values()
     return configured or next((s.file_size_bytes for s in others if s.file_size_bytes), default)
 
 
 def _refuse_leftovers(files: SegmentSequence, end: int) -> None:
-    """Old entries behind the end would come back behind a new one."""
+    """Raise FailedError for old entries after the end, which would become valid after a new one."""
     for segment in files.segments:
         start = max(segment.phy_offset, end)
         if start < segment.end_phy_offset and not is_zero(files, start, segment.end_phy_offset):

@@ -1,4 +1,4 @@
-"""What is handed to the log, and what comes back."""
+"""Define the input and the result of an append to the log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from store_core.layout import record
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record that has passed a broker's checks: everything but its places and its store time.
+    """A record that has passed a broker's checks, without its offsets and store time.
 
-    ``properties`` are written in their order; ``body`` as it is. Hosts are stored bytes (``codec.hosts``).
+    ``properties`` are written in their order, ``body`` unchanged. Hosts are stored bytes (``codec.hosts``).
     """
 
     topic: str
@@ -33,7 +33,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a record came to lie."""
+    """The place of a stored record."""
 
     topic: str
     queue_id: int

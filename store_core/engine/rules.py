@@ -1,6 +1,5 @@
-"""What a release changes in how a broker stores a message: one row a feature, one column a run of releases (store
-behaviour 4; store format 2, 4, 10.5).
-"""
+"""Define how releases differ in storing a message: a row for each feature, a column for each run of releases (store behaviour 4; store format 2, 4,
+10.5)."""
 
 from __future__ import annotations
 
@@ -18,25 +17,25 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PutRules:
-    """One release's column."""
+    """The column of a release."""
 
     topic_limit_in_bytes: bool  # 127 bytes, retry topics up to 255; else 127 Java characters for all
     long_properties_illegal: bool  # a property string of more than 32,767 characters is MESSAGE_ILLEGAL
     refuses_missing_body: bool
     checks_inner_batch: bool
     knows_timers: bool
-    adds_unique_key: bool  # to a message that comes without
-    adds_cluster: bool  # its own, to what a producer sends
+    adds_unique_key: bool  # to a message without one
+    adds_cluster: bool  # its own, to messages of producers
     adds_transaction_id: bool  # a half message keeps its unique key under a second name
     commit_tells_real_topic: bool  # a committed record still has the half's REAL_TOPIC and REAL_QID
     op_is_list: bool  # an op body ends each number with a comma
     final_separator: bool  # the property string's last pair is terminated
     property_crc: bool  # enabledAppendPropCRC is known
-    property_map_size: int  # the size that the hash map of the properties starts with, which makes their order
+    property_map_size: int  # first size of the properties' hash map, which decides their order
     v6_hosts: bool
-    slave_may_duplicate: bool  # with duplicationEnable a slave takes messages
+    slave_may_duplicate: bool  # with duplicationEnable a slave accepts messages
     config_layout: Layout  # the form of new config files
-    keeps_queue_offset: bool  # of the queues in the checkpoint; it and their time move on with a flush of all queues
+    keeps_queue_offset: bool  # in the checkpoint; it and the queues' time advance when all queues are flushed
     abort_tells_process: bool  # abort holds the process id
     index_tags: bool  # tags are indexed
 
@@ -76,14 +75,14 @@ def _at(row: tuple[tuple[tuple[int, int, int], Any], ...], version: Version) -> 
 
 @cache
 def put_rules(version: Version) -> PutRules:
-    """The column that a release falls into."""
+    """Return the column of a release."""
     return PutRules(**{field.name: _at(_TABLE[field.name], version) for field in fields(PutRules)})
 
 
 def writing_version(store: Store, settings: Settings) -> Version:
-    """The release to write like: the named one, else the newest that may have written the store.
+    """Return the release to imitate: the named one, else the newest that may have written the store.
 
-    Raises UsageError for one that is not known.
+    Raises UsageError if it is not known.
     """
     if settings.broker_version:
         return Version.parse(settings.broker_version)

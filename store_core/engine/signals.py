@@ -1,4 +1,4 @@
-"""A few writes that belong together are not interrupted by a signal that asks the process to end."""
+"""Keep signals that ask the process to end from interrupting writes that belong together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-_ASKING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that arrive in this block are handled behind it. Python handles signals in the main thread alone."""
+    """Handle signals that arrive in this block after it. Python handles signals only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -23,8 +23,8 @@ def uninterrupted() -> Iterator[None]:
     def remember(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
 
-    # Not a mask: the system would hand the signal to another thread, and Python would handle it here all the same.
-    before = {number: handler for number in _ASKING if (handler := signal.getsignal(number)) is not None}
+    # Not a mask: the system would deliver the signal to another thread, and Python would still handle it here.
+    before = {number: handler for number in _END_SIGNALS if (handler := signal.getsignal(number)) is not None}
     for number in before:
         signal.signal(number, remember)
     try:

@@ -1,7 +1,6 @@
-"""Where the next record goes: the log's end, proven by a walk and by the queues (store behaviour 3.1, 3.2).
+"""Find the place of the next record: the log's end, proven by a walk and by the queues (store behaviour 3.1, 3.2).
 
-A store whose end is not beyond doubt is not written to: whatever were appended there, the next start of a broker could
-throw it away.
+A store whose end is in doubt is not written to, because the next start of a broker could drop an appended record.
 """
 
 from __future__ import annotations
@@ -33,9 +32,11 @@ _WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """``end_phy_offset`` is where the next record starts if it fits. ``last`` is the newest record, None in an empty log.
+    """The end of a log.
 
-    ``newest`` are the places of the newest records that were walked over: (offset, size), in log order.
+    * ``end_phy_offset``: where the next record starts if it fits.
+    * ``last``: the newest record, None in an empty log.
+    * ``newest``: the places of the newest records of the walk: (offset, size), in log order.
     """
 
     end_phy_offset: int
@@ -49,17 +50,17 @@ class Tail:
 
 @dataclass(slots=True)
 class _Walked:
-    """What the walk has seen so far: the newest records, and the newest one that must have a queue entry."""
+    """The result of a walk so far: the newest records, and the newest one that must have a queue entry."""
 
     newest: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_KEPT_PLACES))
     last_queued: tuple[int, int] | None = None
 
 
 def find_tail(store: Store, behaviour: Behaviour) -> Tail:
-    """The end of a cleanly stopped store's log. Every record from the start of the newest segment on is checked.
+    """Return the end of a cleanly stopped store's log; every record from the start of the newest segment on is checked.
 
-    Raises FailedError where the log's end is torn or damaged, has left-overs behind it, or does not fit the queues, and
-    for stores whose queues are not in files.
+    Raises FailedError where the log's end is torn or damaged, has left-overs after it, or does not fit the queues, and for stores whose queues are
+    not in files.
     """
     require_queue_files(store)
     _refuse_odd_files(store)
@@ -87,13 +88,13 @@ def _refuse_odd_files(store: Store) -> None:
 
 
 def _walk(store: Store, segment: Segment, behaviour: Behaviour) -> tuple[int, _Walked]:
-    """Over whole segments to where no record follows; gives the place where the next one starts."""
+    """Walk over whole segments until no record follows; return the place of the next record."""
     check = CheckRules.of(behaviour, check_crc=True, verify_property_crc=store.settings.flag("forceVerifyPropCRC"))
     walked = _Walked()
     while True:
         walk = SegmentWalk(store.log, segment, WalkRules(check), segment.phy_offset, segment.end_phy_offset)
         for table in walk:
-            _note(table, walked)
+            _add_records(table, walked)
         if walk.stopped.verdict is not Verdict.BLANK:
             return walk.end, walked
         following = store.log.find(segment.end_phy_offset)
@@ -102,7 +103,7 @@ def _walk(store: Store, segment: Segment, behaviour: Behaviour) -> tuple[int, _W
         segment = following
 
 
-def _note(table: FrameTable, walked: _Walked) -> None:
+def _add_records(table: FrameTable, walked: _Walked) -> None:
     if not len(table):
         return
     rows = slice(-_KEPT_PLACES, None)
@@ -113,24 +114,30 @@ def _note(table: FrameTable, walked: _Walked) -> None:
 
 
 def _after_blank(log: SegmentSequence, blank_at: int, segment: Segment) -> int:
-    """A blank that nothing follows is written over by the next record, as brokers do; but never onto old bytes."""
+    """Return the place of the next record after a blank without a next segment.
+
+    The next record overwrites such a blank, as in brokers, but never old bytes.
+    """
     rest = blank_at + record.PREFIX.size_bytes
     return blank_at if is_zero(log, rest, segment.end_phy_offset) else segment.end_phy_offset
 
 
 def _compare(walked: _Walked, newest: LastEntry | None) -> None:
-    """The newest record that has an entry must be the newest entry's record."""
-    told = (newest.phy_offset, newest.size_bytes) if newest is not None else None
-    if walked.last_queued == told:
+    """Raise FailedError unless the newest record that needs an entry is the newest entry's record."""
+    newest_place = (newest.phy_offset, newest.size_bytes) if newest is not None else None
+    if walked.last_queued == newest_place:
         return
-    if told is None or (walked.last_queued is not None and walked.last_queued > told):
+    if newest_place is None or (walked.last_queued is not None and walked.last_queued > newest_place):
         at = walked.last_queued[0] if walked.last_queued else None
         raise _refusal("the log holds records that no queue knows", phy_offset=at)
-    raise _refusal("the log is damaged in its newest segment, or ends before the queues do", phy_offset=told[0])
+    raise _refusal("the log is damaged in its newest segment, or ends before the queues do", phy_offset=newest_place[0])
 
 
 def _refuse_leftovers(store: Store, end: int) -> None:
-    """Behind the end there may be zeros, and segments of zeros that a broker made ahead; with writeWithoutMmap dirt up to the next page."""
+    """Raise FailedError unless only zeros, or a blank and zeros, follow the end of the log.
+
+    The zeros may include segments that a broker made ahead. With writeWithoutMmap other bytes are allowed up to the next page.
+    """
     zeros_from = record.page_end(end) if store.settings.flag("writeWithoutMmap") else end
     for segment in store.log.segments:
         start = max(segment.phy_offset, zeros_from)
@@ -147,7 +154,7 @@ def _has_blank(log: SegmentSequence, phy_offset: int) -> bool:
 
 
 def is_zero(files: SegmentSequence, start: int, end: int) -> bool:
-    """Whether a stretch inside one file holds only zeros; sparse holes are not read."""
+    """Return True if a range inside a file has only zeros; sparse holes are not read."""
     zeros = bytes(_ZERO_WINDOW_BYTES)
     at: int | None = start
     while at is not None and at < end:

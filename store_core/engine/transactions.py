@@ -1,4 +1,4 @@
-"""The second half of a transaction: commit and rollback of a half message (store behaviour 4.8; store format 10.5)."""
+"""Commit or roll back a half message: the second half of a transaction (store behaviour 4.8; store format 10.5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OP_SEPARATOR: Final = ","
 
 
 def commit(live: LiveStore, half_phy_offset: int) -> PutResult:
-    """Deliver a half message: a record in its real queue, then the op message. The answer is the record's.
+    """Deliver a half message: a record in its real queue, then the op message. Return the answer for the record.
 
     Raises UsageError where no open half message starts at the offset.
     """
@@ -39,13 +39,13 @@ def commit(live: LiveStore, half_phy_offset: int) -> PutResult:
 
 
 def rollback(live: LiveStore, half_phy_offset: int) -> PutResult:
-    """Give a half message up: the op message alone. The answer is that one's. Raises UsageError as ``commit``."""
+    """Roll a half message back by an op message alone; return the answer for that. Raises UsageError as ``commit``."""
     stored = live.append(_op(live, open_half(live, half_phy_offset)))
     return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
 
 
 def open_half(live: LiveStore, phy_offset: int) -> Message:
-    """The half message at an offset. Raises UsageError where there is none, or where it is resolved already."""
+    """Return the half message at an offset. Raises UsageError where there is none, or where it is resolved already."""
     with live.listed() as store:
         return _open_half(store, phy_offset)
 
@@ -72,7 +72,7 @@ def _is_resolved(store: Store, half: Message) -> bool:
 
 
 def _committed(live: LiveStore, half: Message) -> NewRecord:
-    """Up to 5.3 a broker clears the half's own properties only after the string was built, so they are stored (4.2)."""
+    """Return the committed record. Up to 5.3 it keeps the half's REAL_TOPIC and REAL_QID, as a broker clears them too late (4.2)."""
     hidden = () if live.rules.commit_tells_real_topic else (REAL_TOPIC, REAL_QID)
     properties = {name: value for name, value in half.properties.items() if name not in hidden}
     return NewRecord(

@@ -1,7 +1,7 @@
-"""The hot pass over a window: a compiled kernel where one could be built, else the reference in Python.
+"""Cut windows of the log into frames, in a compiled kernel where it was built, else in the Python reference.
 
-``scan_window`` cuts a window of the log into frames and returns them as WindowColumns. Both kernels return the same.
-RMQCTL_KERNEL=python in the environment takes the reference even where the compiled kernel is there.
+``scan_window`` returns the frames of a window as WindowColumns. Both kernels return the same. RMQCTL_KERNEL=python in the environment selects the
+reference even where the compiled kernel exists.
 """
 
 from __future__ import annotations
@@ -35,50 +35,56 @@ def _kernel() -> ModuleType:
 
 
 def is_native() -> bool:
-    """Whether the compiled kernel does the work."""
+    """Return True if the compiled kernel is used."""
     return _kernel().__name__.endswith(".native")
 
 
 def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
-    """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
+    """Cut the part of a segment in ``window`` into frames, from index ``at`` on.
 
-    ``window``: bytes-like and C-contiguous; its first byte lies at ``window_phy_offset`` of the log. It may end in
-    front of the segment, whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's
-    start, then the previous call's ``next_state``. ``flags``: ScanFlag. The next window has to begin at ``next_at``,
-    with ``need_bytes`` bytes or more if that is not 0. Raises ValueError when the numbers do not fit each other.
+    The next window must start at ``next_at`` of the result, with at least ``need_bytes`` bytes if that is not 0.
+
+    Args:
+        window: Bytes-like and C-contiguous; its first byte is at ``window_phy_offset`` of the log. It may end before the segment.
+        segment_end_phy_offset: The segment's end.
+        state: A ScanState: CHAINED at the segment's start, then the previous call's ``next_state``.
+        flags: ScanFlag.
+
+    Raises:
+        ValueError: The numbers do not fit each other.
     """
     found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
     return found
 
 
 class WindowScan(Protocol):
-    """``scan_window`` for a window that is still being read."""
+    """A ``scan_window`` for a window that is still being read."""
 
     def go_on(self, window: Any) -> None:
-        """The window as far as it is there: what was given before, and what has been read behind it."""
+        """Walk the window as far as it has been read: the earlier bytes and new ones after them."""
 
     def read_on(self, file: FileReader, window: memoryview, have: int, position: int, /) -> tuple[int, int]:
-        """Fill the window, of which ``have`` bytes are there, from a file in which it begins at ``position``, and go on.
+        """Fill the window from a file, in which it starts at ``position``, and walk it; ``have`` of its bytes are present.
 
-        Returns how many bytes are there then, fewer than fit at the file's end and where it cannot be read; and the
-        number of the system's error there, else 0.
+        Returns how many bytes are present then, and the system's error number, else 0. There are fewer bytes than fit at the file's end and at an
+        unreadable place.
         """
 
     def read_through(self, file: FileReader, size_bytes: int, position: int, /) -> tuple[int, int]:
-        """As ``read_on`` for a window of this length that nobody wants to look at: none of it is kept."""
+        """Do the same as ``read_on`` for a window of this length whose bytes the caller does not need: none is kept."""
 
     def columns(self) -> WindowColumns:
-        """What ``scan_window`` gives for the last that was given. To be asked for once."""
+        """Return the columns of ``scan_window`` for the window so far. May be called once."""
 
 
 def window_scan(
     window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
 ) -> WindowScan:
-    """A scan that walks what of a window is there while the processor's cache still holds it.
+    """Return a scan that walks each part of a window while it is in the processor's cache.
 
-    ``size_bytes``: about how long the window will be; all else as ``scan_window`` takes it, and the same errors.
+    ``size_bytes``: the approximate length of the window. Other arguments and errors are those of ``scan_window``.
     """
     scan: WindowScan = _kernel().WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes)
     return scan

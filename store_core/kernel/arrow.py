@@ -1,6 +1,6 @@
-"""The variable parts of records as Arrow lays them out, so that Arrow can take them over as they are.
+"""Lay out the variable parts of records as Arrow does, so that Arrow can use them without a copy.
 
-The compiled kernel where one could be built, else ``reference.arrow``, which is also the definition.
+The compiled kernel does it where it was built, else ``reference.arrow``, which is also the definition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ints = NDArray[Any]
 class Texts(NamedTuple):
     """A column of texts (UTF-8) or bytes: row i is ``data[offsets[i]:offsets[i + 1]]``.
 
-    ``valid``: a bit a row, the lowest of a byte first, 0 where the row is null; None where no row can be null.
+    ``valid``: one bit for each row, the lowest of a byte first, 0 where the row is null; None where no row can be null.
     """
 
     offsets: NDArray[np.int32]
@@ -28,7 +28,7 @@ class Texts(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A column of texts that recur: row i is text ``numbers[i]`` of ``texts``, which has each once, as they appear.
+    """A column of recurring texts: row i is text ``numbers[i]`` of ``texts``, which has each text once, in order of appearance.
 
     ``valid`` as in Texts; a null has the number 0.
     """
@@ -40,11 +40,12 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrowColumns:
-    """The parts that were asked for; the others are None. The arrays own their bytes.
+    """The wanted parts; the others are None. The arrays own their bytes.
 
-    ``tombstone`` has a bit a row, as ``valid`` in Texts. ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
-    properties in ``names`` and ``values``. Words are what a Collector gives, unless there are too many
-    different ones; else they are Texts, as the others are.
+    * ``tombstone`` has one bit for each row, as ``valid`` in Texts.
+    * ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so are its properties in
+      ``names`` and ``values``.
+    * A Collector returns Words, or Texts where a column has too many different ones.
     """
 
     offset_msg_id: Texts | None = None
@@ -63,11 +64,18 @@ class ArrowColumns:
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
-    """Columns of the records that lie at these places of a window, a row each, in their order.
+    """Return columns of the records at these places of a window, one row each, in their order.
 
-    ``at``: indices into ``window`` (bytes-like and C-contiguous); ``size_bytes``: how long the records are. ``wanted``:
-    ArrowPart. Text that is not UTF-8 has U+FFFD as in Java. Raises ValueError where a place holds no well-formed record
-    of its length, where the arrays differ in length, and where a column would have 2 GiB or more.
+    Text that is not UTF-8 has U+FFFD as in Java.
+
+    Args:
+        window: Bytes-like and C-contiguous.
+        at: Indices into ``window``.
+        size_bytes: The lengths of the records.
+        wanted: ArrowPart.
+
+    Raises:
+        ValueError: A place has no well-formed record of its length, the arrays differ in length, or a column would have 2 GiB or more.
     """
     if is_native():
         from store_core.kernel.native import arrow_columns as compiled
@@ -79,25 +87,28 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
 
 
 class Collector(Protocol):
-    """Records of many windows, by group, until all of a group are asked for as columns."""
+    """Collects records of many windows by group, and returns all records of a group as columns."""
 
     def add(self, window: Any, at: Ints, size_bytes: Ints, group: Ints) -> None:
-        """Records at places of a window, as for ``arrow_columns``, and each one's group: small numbers, new ones less
-        than the number of rows behind the largest so far. Raises ValueError as that does; then it is of no use any more."""
+        """Add records at places of a window, as for ``arrow_columns``, each with its group.
+
+        Groups are small numbers: a new one exceeds the largest so far by at most the number of rows. Raises ValueError as ``arrow_columns``; the
+        collector is not usable after that.
+        """
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the columns of what is there take, about."""
+        """Approximate memory of the columns of all collected records."""
         ...
 
     def take(self, group: int) -> ArrowColumns:
-        """The records of a group, in the order they came. They are no longer there then."""
+        """Return and remove the records of a group, in the order of their arrival."""
         ...
 
 
 def collector(wanted: int, expected_bytes: int) -> Collector:
-    """A new one. ``wanted``: ArrowPart; ``expected_bytes``: the length of all records that come before all are taken, about."""
+    """Return a new collector. ``wanted``: ArrowPart; ``expected_bytes``: the approximate length of all records until all are taken."""
     if is_native():
         from store_core.kernel.native import Collector as Compiled
 

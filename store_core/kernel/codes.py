@@ -1,6 +1,6 @@
-"""What the kernel's columns hold: kinds, codes, states, flags, and the property names it knows.
+"""Define the values of the kernel's columns: kinds, codes, states, flags, and the property names it knows.
 
-The Rust crate writes the same numbers once, in src/layout.rs; a test compares the two.
+The Rust crate has the same numbers in src/layout.rs; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,66 +12,66 @@ from store_core.layout import paths, record
 
 
 class FrameKind(IntEnum):
-    """What a stretch of the log holds."""
+    """The kind of a range of the log."""
 
     MESSAGE = 0  # a record
     BLANK = 1  # the end mark of a segment, up to the segment's end
     DAMAGE = 2  # bytes that are no frame
     ZEROS = 3  # never written, or wiped
-    STALE = 4  # whole records that belong to an earlier place of the log, one row for a run of them
-    HOLE = 5  # no segment there; the scan makes these rows, never the kernel
+    STALE = 4  # whole records that belong to an earlier place of the log; consecutive ones are one row
+    HOLE = 5  # no segment; the scan makes these rows, not the kernel
 
 
 class FrameCode(IntEnum):
-    """What is wrong with a frame, or why a stretch is no frame."""
+    """The fault of a frame, or the reason why a range is no frame."""
 
     OK = 0
     # messages
     BAD_CRC = 1  # the body does not match its checksum
-    OWN_OFFSET = 2  # the record says it lies elsewhere
-    BAD_PROPERTY_CRC = 3  # the property CRC tail is there and wrong
+    OWN_OFFSET = 2  # the record's own offset is another place
+    BAD_PROPERTY_CRC = 3  # the property CRC tail exists and is wrong
     BAD_NUMBER = 4  # a property that a broker's record check reads as a number is none
     # damage
-    MAGIC = 16  # where a frame should start stands no magic
-    SIZE = 17  # the size is too small, too large, or reaches beyond the segment
+    MAGIC = 16  # there is no magic where a frame should start
+    SIZE = 17  # the size is too small, too large, or exceeds the segment
     LENGTH_MISMATCH = 18  # the parts' lengths do not add up to the size
     BLANK_SIZE = 19  # a blank that does not end at the segment's end
     RECORD_IMPLAUSIBLE = 20  # well formed, but neither its checksum nor its own offset is right
-    RESIDUE = 21  # what follows zeros or stale records and is no frame
+    RESIDUE = 21  # bytes after zeros or stale records that are no frame
 
 
 class HoleCode(IntEnum):
-    """Why a hole is one: numbers that no ``FrameCode`` has, for the scan's own rows."""
+    """The reason for a hole; these numbers are no ``FrameCode``, and only the scan's own rows have them."""
 
     NO_FILE = 0
-    NO_PERMISSION = 64  # there is a file, and the system does not let us read it
-    IO_ERROR = 65  # there is a file, and the disk or the file system fails
+    NO_PERMISSION = 64  # the file exists, and rmqctl has no permission to read it
+    IO_ERROR = 65  # the file exists, and the disk or the file system fails
 
 
 class ScanState(IntEnum):
-    """What ends where a window begins; goes in as ``state`` and comes out as ``next_state``."""
+    """The frame or range that ends at a window's start; passed as ``state`` and returned as ``next_state``."""
 
     CHAINED = 0  # a good frame, or the segment starts here
     IN_DAMAGE = 1
     IN_ZEROS = 2
     IN_STALE = 3
-    IN_BAD_BLANK = 4  # damage behind a blank of wrong size: zeros in it are not told apart
+    IN_BAD_BLANK = 4  # damage after a blank of wrong size: zeros in it are no rows of their own
 
 
 class ScanFlag(IntFlag):
-    """What the pass looks at besides the frames."""
+    """The checks and derived values of a pass besides the frames."""
 
     CHECK_CRC = 1  # body checksums
     INDEX_KEYS = 2  # hashes of UNIQ_KEY and KEYS
     CHECK_PROPERTY_CRC = 4  # the property CRC tail
-    INDEX_TAGS = 8  # hashes of TAGS as 5.4.0 indexes them, behind each record's keys
+    INDEX_TAGS = 8  # hashes of TAGS as 5.4.0 indexes them, after each record's keys
     NO_PROPERTIES = 16  # leave tags_code, delay_level, property_flags and key hashes empty
-    RUNS = 32  # good messages that follow each other come as one row, with nothing behind its size_bytes
-    CHECK_NUMBERS = 64  # properties that a broker's record check reads as numbers; and what releases read in two ways
+    RUNS = 32  # consecutive good messages are one row, with zeros after its size_bytes
+    CHECK_NUMBERS = 64  # properties that a record check reads as numbers, or that releases read differently
 
 
 class PropertyFlag(IntFlag):
-    """Which of the properties that matter to a store a record has (store format, section 4.1)."""
+    """The properties of a record that matter to a store (store format, section 4.1)."""
 
     KEYS = 1
     UNIQ_KEY = 2
@@ -82,33 +82,33 @@ class PropertyFlag(IntFlag):
     DUP_INFO = 64
     CRC32 = 128
     TRAN_MSG = 256
-    PARTED_VALUE = 512  # none: see ``codec.properties.has_parted_value``
+    PARTED_VALUE = 512  # not a property: see ``codec.properties.has_parted_value``
 
 
 class ArrowPart(IntFlag):
-    """Which of a record's variable parts ``arrow_columns`` is to give."""
+    """The variable parts of a record that ``arrow_columns`` can return."""
 
     IDS = 1  # offset message ids
     HOSTS = 2  # born and store host as text
     KEYS = 4  # UNIQ_KEY, TAGS and the keys in KEYS
     PROPERTIES = 8  # all properties
     BODIES = 16  # bodies as stored
-    MARKS = 32  # the tag's hash, and whether rmqctl left the record where a message was lost
+    MARKS = 32  # the tag's hash, and whether the record is a tombstone
 
 
 class TextKind(IntEnum):
-    """What a column of ``kernel.text`` holds, and so how its values look."""
+    """The kind of values in a column of ``kernel.text``, which decides how they are written."""
 
     SAME = 0  # one value for all rows
-    READY = 1  # values that the caller has made into text of the format
+    READY = 1  # values that the caller has converted to text of the format
     INT = 2
     UINT = 3
     FLOAT = 4
     BOOL = 5
     STRING = 6
-    BYTES = 7  # shown as a string; what is not UTF-8 has U+FFFD
+    BYTES = 7  # written as a string, with U+FFFD for bytes that are not UTF-8
     BODY = 8  # a string where it is UTF-8, else base64
-    ENCODING = 9  # which of both a body is
+    ENCODING = 9  # utf-8 or base64 of a body
     LIST = 10  # of strings
     MAP = 11  # from strings to strings
     MICROSECONDS = 12  # since 1970, in UTC
@@ -126,17 +126,17 @@ SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 KEY_SEPARATOR: Final = b" "  # between the keys of one KEYS property
 
-# So many zero bytes in damage are a row of their own.
+# At least so many zero bytes in damage are a row of their own.
 ZERO_RUN_BYTES: Final = 512
 # Fewer zeros where a frame should start are damage: a prefix of size 0 and magic 0 is all zero.
 ZERO_FRAME_BYTES: Final = record.PREFIX.size_bytes
-# The longest head: all that stands in front of a record's body.
+# The longest head, which is everything before a record's body.
 LONGEST_HEAD_BYTES: Final = record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6)
-# Records that a queue points to are read together with what lies between them if that is no longer than this,
+# Records of a queue are read together if the gaps between them are at most this long,
 NEIGHBOUR_GAP_BYTES: Final = 4096
-# and all of them are no longer than this.
+# and all together are at most this long.
 READ_AT_ONCE_BYTES: Final = 256 << 10
-# Texts of which there are more different ones in a column are not collected as words.
+# A column with more different texts is not collected as words.
 MOST_WORDS: Final = 1 << 16
-# A window this long always decides something in damage.
+# In damage a window of this length always lets the walk advance.
 RESYNC_BYTES: Final = 2 * ZERO_RUN_BYTES

@@ -1,4 +1,4 @@
-"""What one call of the kernel returns: a window of the log as columns. Imports numpy only when columns are made."""
+"""Represent the result of a kernel's call: a window of the log as columns. Imports numpy only when columns are made."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowColumns:
-    """The frames of a window, in log order; every array but the key columns has one item a frame.
+    """The frames of a window, in log order; every array but the key columns has one item for each frame.
 
-    Frames of kind MESSAGE fill all columns; the others, and runs of messages, have zeros behind ``size_bytes`` and topic_id -1.
-    ``*_at`` are indices into the window. Negative body and property lengths, which count as 0 in a record, are 0 here.
+    Frames of kind MESSAGE fill all columns. Other frames, and runs of messages, have zeros after ``size_bytes`` and topic_id -1. ``*_at`` are indices
+    into the window. Negative body and property lengths, which count as 0 in a record, are 0 here.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -53,16 +53,16 @@ class WindowColumns:
     key_row: npt.NDArray[np.uint32]  # row of the message a key belongs to
     key_hash: npt.NDArray[np.int32]
     topics: list[bytes]  # in the order they first appear in the window's rows
-    message_count: int  # how many messages the rows tell of, in runs or one by one
+    message_count: int  # how many messages the rows represent, in runs or one by one
     odd_count: int  # how many rows are not good messages: of another kind, or with a code
-    next_at: int  # where the next window has to begin; behind a blank it may lie beyond the window
-    next_state: int  # ScanState to go on with; CHAINED at the segment's end
-    need_bytes: int  # 0, or how long a window from next_at must at least be
+    next_at: int  # where the next window must start; after a blank this may be beyond the window
+    next_state: int  # the next call's ScanState; CHAINED at the segment's end
+    need_bytes: int  # 0, or the least length of a window from next_at
     continues: bool  # the first frame is the rest of the frame the previous window ended with
 
 
 class Row(NamedTuple):
-    """One frame: an item of each column."""
+    """A frame: an item of each column."""
 
     kind: int
     code: int
@@ -95,7 +95,7 @@ _DELAY: Final = DELAY.encode()
 _TAGS: Final = TAGS.encode()
 _INTEGER: Final = re.compile(rb"[+-]?0*[0-9]{1,10}")
 _LARGEST_INT: Final = 0x7FFFFFFF
-# Everything that is not listed is an i4.
+# Columns that are not listed are i4.
 _TYPES: Final = {
     "kind": "u1",
     "code": "u1",
@@ -115,7 +115,7 @@ _TYPES: Final = {
 
 
 def frame_columns(rows: Sequence[tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
-    """The frame columns of WindowColumns, by name, from tuples in the order of Row."""
+    """Return the frame columns of WindowColumns by name, from tuples in the order of Row."""
     import numpy as np
 
     columns: Iterable[Sequence[int]] = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
@@ -134,7 +134,7 @@ def property_columns(topic: bytes, properties: Mapping[bytes, bytes]) -> tuple[i
 
 
 def key_columns(keys: Sequence[tuple[int, int]]) -> dict[str, npt.NDArray[Any]]:
-    """``key_row`` and ``key_hash`` from pairs of the two."""
+    """Return ``key_row`` and ``key_hash`` from pairs of the two."""
     import numpy as np
 
     return {

@@ -1,4 +1,4 @@
-"""The compiled kernel as it is, for what needs no numpy; None where it was not built or the reference is asked for."""
+"""Import the compiled kernel for callers without numpy; None where it was not built or the reference is selected."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ try:
         raise ImportError
     from store_core.kernel import _native as compiled
 except ImportError:
-    compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
+    compiled = None  # type: ignore[assignment]  # no compiler at installation, or the reference is selected

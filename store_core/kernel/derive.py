@@ -1,4 +1,4 @@
-"""What follows from a window's columns in bulk: entries by queue, index entries with their chains; compiled where it could be."""
+"""Derive queue entries and index entries from a window's columns in bulk; compiled where possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store_core.kernel import is_native
 from store_core.layout import queue
 
-# One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
+# A future entry, from which queues of all kinds are built. Native byte order, as it is only in memory and scratch files.
 ROW: Final = np.dtype(
     [
         ("queue_offset", "i8"),
@@ -23,7 +23,7 @@ ROW: Final = np.dtype(
         ("batch_size", "i2"),
     ]
 )
-# Rows with consecutive numbers: the first, how many, where the first and the last record lie.
+# Rows with consecutive queue offsets: the first, their number, the places of the first and the last record.
 STRETCH: Final = np.dtype([("queue_offset", "i8"), ("rows", "i8"), ("phy_offset", "i8"), ("last_phy_offset", "i8")])
 Ints = NDArray[Any]
 
@@ -39,10 +39,10 @@ def _kernel() -> ModuleType:
 
 
 def chain_entries(slots: Ints, slot: Ints, first: int) -> tuple[Ints, int]:
-    """Hang index entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty.
+    """Append index entries ``first``, ``first`` + 1, … to their slots' chains.
 
-    ``slots`` i32[slots] holds the newest entry of each slot and is brought up to date; ``slot`` i64[n]. Raises ValueError
-    for a slot that is not there.
+    ``slots`` i32[slots] has the newest entry of each slot and is updated; ``slot`` i64[n]. Returns each entry's predecessor, and the number of slots
+    that were empty. Raises ValueError for a slot that does not exist.
     """
     chained: tuple[Ints, int] = _kernel().chain_entries(slots, np.ascontiguousarray(slot, np.int64), first)
     return chained
@@ -57,11 +57,11 @@ def index_entries(
     first: int,
     begin_timestamp_ms: int,
 ) -> tuple[Ints, int]:
-    """Index entries ``first``, ``first`` + 1, … as a file holds them, u8[n * 20], and how many slots were empty.
+    """Return index entries ``first``, ``first`` + 1, … as in a file, and the number of empty slots.
 
-    ``slots`` as in ``chain_entries``. ``key_row`` u32[n] are places in the columns ``phy_offset`` and
-    ``store_timestamp_ms`` i64[rows]; ``key_hash`` i32[n]. Times count from ``begin_timestamp_ms``, and are 0 if that is.
-    Raises ValueError where the columns do not fit each other.
+    The entries are u8[n * 20]. ``slots`` as in ``chain_entries``. ``key_row`` u32[n] are rows of the columns ``phy_offset`` and
+    ``store_timestamp_ms`` i64[rows]; ``key_hash`` i32[n]. Times count from ``begin_timestamp_ms``, and are 0 if that is. Raises ValueError where the
+    columns do not fit each other.
     """
     made: tuple[Ints, int] = _kernel().index_entries(
         slots,
@@ -88,11 +88,14 @@ def dispatch_rows(
     size_bytes: Ints,
     include_bad_crc: bool,
 ) -> tuple[Ints, Ints, list[tuple[int, int]], Ints]:
-    """The messages of a table that get an entry in their queue, and what it is made of. All columns are as the scan gives them.
+    """Return the messages of a table that get a queue entry, and their future entries. Columns are as the scan returns them.
 
-    Returns their places u32[n], the number of each one's topic and queue i32[n], the distinct topics and queues in the
-    order they first appear, and the entries, each a ROW: u8[n * ROW.itemsize]. Raises ValueError where the columns do not
-    fit each other.
+    Returns:
+        Their rows u32[n]; each one's number of topic and queue i32[n]; the distinct topics and queues in order of appearance; the entries,
+        each a ROW: u8[n * ROW.itemsize].
+
+    Raises:
+        ValueError: The columns do not fit each other.
     """
     columns = (
         np.ascontiguousarray(kind, np.uint8),
@@ -106,11 +109,12 @@ def dispatch_rows(
 
 
 def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """ROWs sorted by key, those of a key in their order, and packed for a scratch file.
+    """Return ROWs sorted by key, in their order within a key, and packed for a scratch file.
 
-    ``parts`` u8 and ``key_ids`` i32, all below ``keys``, are the rows and their keys, in parts. Returns u8 what was packed,
-    and of each key with rows, i32 all three: its id, how many rows, how many bytes. Raises ValueError where they do not fit
-    each other.
+    ``parts`` u8 are the rows and ``key_ids`` i32, all below ``keys``, their keys, in parts. Raises ValueError where they do not fit each other.
+
+    Returns:
+        u8: the packed rows. For each key with rows, i32: its id, its number of rows, its number of bytes.
     """
     ids = [np.ascontiguousarray(part, np.int32) for part in key_ids]
     packed: tuple[Ints, Ints, Ints, Ints] = _kernel().pack_rows(list(parts), ids, keys)
@@ -118,19 +122,19 @@ def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tupl
 
 
 def unpack_rows(packed: bytes, counts: Ints) -> Ints:
-    """The ROWs of keys that ``pack_rows`` put back to back, ``counts`` of each. Raises ValueError for anything else."""
+    """Return the ROWs of keys packed by ``pack_rows``, ``counts`` of each. Raises ValueError for other bytes."""
     rows: Ints = _kernel().unpack_rows(*_packed(packed, counts)).view(ROW)
     return rows
 
 
 def unpack_entries(packed: bytes, counts: Ints) -> Ints:
-    """The same rows as entries of an ordinary queue's files, u8[n, 20] (store format 6.1). Raises ValueError as unpack_rows."""
+    """Return these rows as entries of an ordinary queue's files, u8[n, 20] (store format 6.1). Raises ValueError as unpack_rows."""
     entries: Ints = _kernel().unpack_entries(*_packed(packed, counts)).reshape(-1, queue.ENTRY.size_bytes)
     return entries
 
 
 def unpack_stretches(packed: bytes, counts: Ints) -> Ints:
-    """The same rows as STRETCHes: neighbours with consecutive queue offsets are one. Raises ValueError as unpack_rows."""
+    """Return these rows as STRETCHes: neighbours with consecutive queue offsets are one. Raises ValueError as unpack_rows."""
     stretches: Ints = _kernel().unpack_stretches(*_packed(packed, counts)).view(STRETCH)
     return stretches
 

@@ -1,6 +1,6 @@
-"""The entries of one queue file in a single reading: what a broker's start, and who follows it, ask of a queue that is sane.
+"""Summarize the entries of a sane queue file in a single read, for the simulation of a broker's start.
 
-Entries of ordinary queues (store format 6.1). Neither numpy nor a window is involved.
+Entries of ordinary queues (store format 6.1). Needs neither numpy nor a window.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 
 
 class EntryRun(NamedTuple):
-    """The entries in front of a file that can be: ``length`` of them, none of which points in front of the one before.
+    """The plausible entries at a file's start: ``length`` of them, with log offsets that never fall.
 
-    ``first`` and ``last`` are the log offsets of the first and the last one, -1 where there is none, and ``last_size_bytes`` the
-    size in the last one. ``parts``: for the segments of the log that entries with a size that a record can have point
-    into, as ``ChainSums``: number of the segment, sum of hashes modulo 2**64, records, highest end.
+    * ``first`` and ``last``: the log offsets of the first and the last entry, -1 without entries.
+    * ``last_size_bytes``: the size in the last entry.
+    * ``parts``: for each segment of the log with entries of a possible record size, as in ``ChainSums``: number of the segment, sum of hashes
+      modulo 2**64, records, highest end.
     """
 
     length: int
@@ -30,7 +31,7 @@ class EntryRun(NamedTuple):
 
 
 def read_run(path: Path, starts: Sequence[int], ends: Sequence[int]) -> EntryRun | None:
-    """Read a file up to the first entry that can not be; None where entries fall. Segments are [start, end) of the log.
+    """Read a file up to the first implausible entry; None where log offsets fall. Segments are [start, end) of the log.
 
     Raises OSError as ``storage.files.open_read_only``.
     """

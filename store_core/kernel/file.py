@@ -1,12 +1,11 @@
-"""The walk over a segment's file in one call: what a verification needs, for which windows would cost more than the walk.
+"""Walk over a segment's file in one call, for commands that only need to know what is good.
 
-Most of the kernel's passes know no files: they take a window that Python has read. Where only good and bad is asked for,
-the walk itself is so quick that a window's way through Python, and through memory, costs as much again. So here
-the kernel reads: blocks that stay in the processor's cache, each walked as any window is, their rows joined. It reads by
-position and never maps: a disk that fails is an error, not a signal.
+Most of the kernel's passes take a window that Python has read. If only good and bad is wanted, passing windows through Python and memory would cost
+as much as the walk itself. So the kernel reads the file here: blocks that fit into the processor's cache, each walked as any window, their rows
+joined. It reads by position and never maps, so that a failing disk is an error and not a signal.
 
-Neither numpy nor a window is involved: rows are few, and come as tuples. Who needs all columns has a ``WindowScan`` read
-its window itself, for the same reason.
+Needs neither numpy nor a window: rows are few, and are tuples. A caller that needs all columns lets a ``WindowScan`` read its window, for the same
+reason.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from store_core.kernel import KERNEL_VARIABLE, is_native
 
-# How storage.files.open_read_only opens files: the second only where the system allows it.
+# The flags of storage.files.open_read_only; the second is used only where the system allows it.
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 NOATIME: Final = getattr(os, "O_NOATIME", 0)
-Failure = tuple[int, int, int]  # the number of the error, the position in the file, how many bytes were wanted there
+Failure = tuple[int, int, int]  # error number, position in the file, number of bytes wanted there
 Told = tuple[Sequence[tuple[Any, ...]], int, int, int, bool, Failure | None]
 
 
 class FrameRow(NamedTuple):
-    """A run of good messages, one message that is not good, or a stretch of another kind; bytes of the log.
+    """A run of good messages, a message that is not good, or a range of another kind.
 
-    What follows ``size_bytes`` is 0 and empty but for messages that are not good.
+    Fields after ``size_bytes`` are 0 and empty, except for messages that are not good.
     """
 
     kind: int  # FrameKind
@@ -46,10 +45,10 @@ class FrameRow(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What one call tells: rows that lie back to back, and where the next call has to go on.
+    """The result of a call: consecutive rows, and where the next call must continue.
 
-    ``is_over``: the file ends, and nothing more can be said of what it holds from there on. ``failure``: reading failed;
-    the system's error number, the position in the file, and how many bytes were wanted there.
+    ``is_over``: the file ends, and the rest of it cannot be judged. ``failure``: reading failed; error number, position in the file, and number of
+    bytes wanted there.
     """
 
     rows: list[FrameRow]
@@ -64,12 +63,18 @@ class FileWalk(Protocol):
     """An open file of a segment."""
 
     def walk(self, at: int, to: int, state: int, flags: int, seconds: float, /) -> Told:
-        """The fields of ``Walked``, with plain tuples for its rows.
+        """Return the fields of ``Walked``, with plain tuples for its rows.
 
-        ``at`` is the offset in the log where the walk begins in ``state``; there are no rows of frames that begin at ``to``
-        or behind it. ``flags``: CHECK_CRC and CHECK_PROPERTY_CRC; rows are always runs. The call ends at ``to``, where
-        zeros begin (there may be a hole to skip), where rows are many, and after about ``seconds``; not without having got
-        on. Raises ValueError when the numbers do not fit each other.
+        The call ends at ``to``, where zeros start (a hole to skip may follow), after many rows, and after about ``seconds``, but not before it has
+        made progress.
+
+        Args:
+            at: The offset in the log where the walk starts in ``state``.
+            to: Frames that start at this offset or after it have no rows.
+            flags: CHECK_CRC and CHECK_PROPERTY_CRC; rows are always runs.
+
+        Raises:
+            ValueError: The numbers do not fit each other.
         """
 
     def close(self) -> None:
@@ -84,7 +89,7 @@ class FileReader(Protocol):
 
 
 def open_reader(path: Path) -> FileReader:
-    """A file for ``WindowScan.read_on``. Raises OSError as ``storage.files.open_read_only``."""
+    """Open a file for ``WindowScan.read_on``. Raises OSError as ``storage.files.open_read_only``."""
     if is_native():
         from store_core.kernel import _native
 
@@ -103,10 +108,10 @@ def open_walk(
     block_bytes: int,
     reads_ahead: bool,
 ) -> FileWalk:
-    """The file of a segment that begins at ``phy_offset`` of the log and should end at ``segment_end``.
+    """Open the file of a segment that starts at ``phy_offset`` of the log and should end at ``segment_end``.
 
-    Nothing is read at ``readable_end`` or behind it. Blocks have ``block_bytes``; with ``reads_ahead`` a thread reads them
-    while others are walked. Raises OSError as ``storage.files.open_read_only``, ValueError for numbers that do not fit.
+    No byte at or after ``readable_end`` is read. Blocks have ``block_bytes``; with ``reads_ahead`` a thread reads them while others are walked.
+    Raises OSError as ``storage.files.open_read_only``, ValueError for numbers that do not fit.
     """
     numbers = phy_offset, readable_end, segment_end, block_bytes
     if os.environ.get(KERNEL_VARIABLE) != "python":
@@ -122,6 +127,6 @@ def open_walk(
 
 
 def walk(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:
-    """``FileWalk.walk`` with names."""
+    """Return the named result of ``FileWalk.walk``."""
     rows, message_count, next_phy_offset, next_state, is_over, failure = file.walk(at, to, state, flags, seconds)
     return Walked(list(map(FrameRow._make, rows)), message_count, next_phy_offset, next_state, is_over, failure)

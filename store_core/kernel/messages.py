@@ -1,4 +1,4 @@
-"""The messages that a run of queue entries points to; compiled where it could be, and without numpy."""
+"""Read the messages that a run of queue entries points to; compiled where possible, and without numpy."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _LONG: Final = 1 << 63
 
 
 def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
-    """The messages of queue entries (as stored, one behind the other), up to the first entry that is not plain.
+    """Return the messages of queue entries (as stored, one after another), up to the first entry that is not plain.
 
-    An entry is plain if its record lies in one file, is well formed, has the entry's size, and is no batch to be unwrapped.
-    Neighbours are read together. Bodies' checksums are not looked at. Raises FailedError where the log cannot be read.
+    An entry is plain if its record is in one file, is well formed, has the entry's size, and is no batch to be unwrapped. Neighbours are read
+    together. Bodies' checksums are not verified. Raises FailedError where the log cannot be read.
     """
     add = add_messages if _compiled is None else _compiled.add_messages
     found: list[Parts] = []
     start, size_bytes = add(entries, b"", 0, found)
     while size_bytes:
-        known = len(found)
+        count = len(found)
         start, size_bytes = add(entries, log.read(start, size_bytes), start, found)
-        if len(found) == known:
+        if len(found) == count:
             break
     return list(map(Message, found))
 
 
 def add_messages(entries: bytes, window: Any, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
-    """Add the messages of the entries behind those that ``found`` has, as long as they are plain and lie in a window of the log.
+    """Add the messages of the entries after those in ``found``, while they are plain and in the window.
 
-    Gives start and length of what to read next; length 0: nothing, since all entries are done or the next is not plain.
+    Returns start and length of the next read; length 0 if all entries are done or the next is not plain.
     """
     places = [
         entry[:2] for entry in ENTRY.struct.iter_unpack(entries[: len(entries) // ENTRY.size_bytes * ENTRY.size_bytes])
@@ -66,7 +66,7 @@ def _is_plausible(phy_offset: int, size_bytes: int) -> bool:
 
 
 def _neighbours_end(places: list[tuple[int, int]]) -> int:
-    """Where the first of these records ends, or the last of those that follow it closely."""
+    """Return the end of the first of these records, or of the last one that follows it closely."""
     start = places[0][0]
     end = start + places[0][1]
     for phy_offset, size_bytes in places[1:]:

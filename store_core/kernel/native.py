@@ -16,30 +16,30 @@ _LARGER_THAN_ANY_COLUMN_BYTES: Final = 16 << 20
 
 
 def _let_columns_reuse_memory() -> None:
-    """Have the C library keep freed columns for the next window's.
+    """Make the C library keep freed columns for the next window's.
 
-    glibc gives large freed blocks back at once and takes cleared pages for the next ones, a quarter of the whole pass
-    (measured). Freeing one larger block, of which no page was touched, raises what it counts as large.
+    glibc returns large freed blocks to the system at once, and new ones are cleared pages, which slows the pass. Freeing one larger block, whose
+    pages were never touched, raises its limit for large blocks.
     """
     bytes(_LARGER_THAN_ANY_COLUMN_BYTES)
 
 
 _let_columns_reuse_memory()
-# The first array takes numpy's own interface, and panics where an interrupt comes between; importing is not interrupted.
+# The first array loads numpy's interface and panics if interrupted then; an import is not interrupted.
 _native.WindowScan(0, 0, 0, 0, 0, 0).go_on(np.empty(0, dtype=np.uint8))
 
 
 def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
-    """As ``reference.scan.scan_window``. The window is not copied, and other threads run meanwhile."""
+    """Return the columns of ``reference.scan.scan_window``. The window is not copied, and other threads run meanwhile."""
     scan = WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, len(window))
     scan.go_on(window)
     return scan.columns()
 
 
 class WindowScan:
-    """As ``reference.scan.WindowScan``. What is given is walked at once, and is not copied; other threads run meanwhile."""
+    """The compiled ``reference.scan.WindowScan``. Each part is walked at once and not copied; other threads run meanwhile."""
 
     def __init__(
         self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
@@ -62,13 +62,13 @@ class WindowScan:
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
-    """As ``reference.arrow.arrow_columns``."""
+    """Return the columns of ``reference.arrow.arrow_columns``."""
     at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
     return _columns(_native.arrow_columns(_bytes(window), at, size_bytes, wanted))
 
 
 class Collector:
-    """As ``reference.arrow.Collector``."""
+    """The compiled ``reference.arrow.Collector``."""
 
     def __init__(self, wanted: int, expected_bytes: int) -> None:
         self._collector = _native.Collector(wanted, expected_bytes)

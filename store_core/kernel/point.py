@@ -1,4 +1,4 @@
-"""What a query by key asks of its key, of an index file and of single records; without numpy."""
+"""Answer the parts of a query by key: the key's hash, an index file's entries, a record's keys; without numpy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Sliceable(Protocol):
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """The hash an index stores for a key of a topic (store format, section 7.3)."""
+    """Return the index's hash of a key of a topic (store format, section 7.3)."""
     if _compiled is not None:
         try:
             return _compiled.index_key_hash(topic, key)
-        except UnicodeEncodeError:  # a word of the command line that is no text
+        except UnicodeEncodeError:  # a command-line argument that is no text
             pass
     return tags.index_key_hash(topic, key)
 
 
 def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
-    """Whether a record's bytes are a well-formed record of the topic with this key that brokers index. ``kind``: the unique key
-    (``unique``), one of the user's (``key``), or either (``any``).
+    """Return True if these bytes are a well-formed record of the topic with this key that brokers index.
 
-    False may also mean that the topic, the key or what the record holds has to be decoded to tell.
+    ``kind``: the unique key (``unique``), one of the user's (``key``), or either (``any``). False may also mean that topic, key or record must be
+    decoded to decide.
     """
     if _compiled is not None:
         try:
@@ -66,22 +66,21 @@ def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
 def index_offsets(
     file: Sliceable, slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int
 ) -> tuple[int, list[int]]:
-    """What a broker takes from an index file of so many slots (store behaviour 9.2): the file's begin time, ms, and offsets
-    of entries with this hash in a time range, newest first.
+    """Return a broker's answer from an index file of ``slots`` slots (store behaviour 9.2): the file's start time in ms, and offsets.
 
-    Times are the file's begin plus whole seconds. Ends at ``limit`` offsets, at a negative time, at a time before the range
-    (as a broker does, though older entries may be in it), and where the chain is broken.
+    The offsets are those of entries with this hash in a time range, newest first. Times are the file's start plus whole seconds. The search ends at
+    ``limit`` offsets, at a negative time, at a time before the range (as in a broker, though older entries may be in it), and at a broken link.
     """
     if len(file) < _HEADER_SIZE:
         return 0, []
-    begin, end, _, _, _, count = index.HEADER.struct.unpack(file[:_HEADER_SIZE])
+    file_begin_ms, file_end_ms, _, _, _, count = index.HEADER.struct.unpack(file[:_HEADER_SIZE])
     slot_at = index.slot_at(key_hash % slots)
     found: list[int] = []
-    if begin_ms > end or end_ms < begin or count <= 1 or slot_at + _SLOT_SIZE > len(file):
-        return begin, found
+    if begin_ms > file_end_ms or end_ms < file_begin_ms or count <= 1 or slot_at + _SLOT_SIZE > len(file):
+        return file_begin_ms, found
     (number,) = index.SLOT.struct.unpack(file[slot_at : slot_at + _SLOT_SIZE])
     if number > count:
-        return begin, found
+        return file_begin_ms, found
     while number > 0 and len(found) < limit:
         at = index.entry_at(slots, number)
         if at + _ENTRY_SIZE > len(file):
@@ -89,10 +88,10 @@ def index_offsets(
         found_hash, phy_offset, seconds, previous = index.ENTRY.struct.unpack(file[at : at + _ENTRY_SIZE])
         if seconds < 0:
             break
-        time_ms = begin + seconds * 1000
+        time_ms = file_begin_ms + seconds * 1000
         if found_hash == key_hash and begin_ms <= time_ms <= end_ms:
             found.append(phy_offset)
         if time_ms < begin_ms or previous >= number:
             break
         number = previous
-    return begin, found
+    return file_begin_ms, found

@@ -1,5 +1,7 @@
-"""Rows of columns as JSON, CSV or TSV, in the compiled kernel alone: where it was not built, callers write the same rows one by one.
-And what of some bytes is text at all, with or without it."""
+"""Write rows of columns as JSON, CSV or TSV in the compiled kernel, and decide which bytes are text.
+
+Where the kernel was not built, callers write the same rows one by one, and the decision is made in Python.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[Any]
-    Places = tuple[Ints, Ints]  # where each text begins and ends in its data
+    Places = tuple[Ints, Ints]  # start and end of each text in its data
 
-_ITEM_NUMBERS: Final = 2  # of lists and maps: the numbers after these belong to items, not to rows
+_ITEM_NUMBERS: Final = 2  # of lists and maps; later numbers belong to items, not to rows
 
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column: ``numbers`` and ``data`` are what its kind takes, made by the functions below. ``values``: of READY and SAME.
+    """A column. Its kind decides the content of ``numbers`` and ``data``, which the functions below make.
 
-    ``valid``: a mask over the rows, False where one is null; None where none is.
+    ``values``: of READY and SAME. ``valid``: a mask over the rows, False where the value is null; None where none is.
     """
 
     kind: TextKind
@@ -35,10 +37,10 @@ class TextColumn:
     values: Sequence[Any] = ()
 
     def part(self, first: int, stop: int) -> TextColumn:
-        """The rows [first, stop)."""
+        """Return the rows [first, stop)."""
         rows = slice(first, stop)
         items = self.numbers[_ITEM_NUMBERS:] if self.kind in (TextKind.LIST, TextKind.MAP) else ()
-        numbers = tuple(each[rows] for each in self.numbers[: len(self.numbers) - len(items)])
+        numbers = tuple(array[rows] for array in self.numbers[: len(self.numbers) - len(items)])
         valid = None if self.valid is None else self.valid[rows]
         values = self.values if self.kind is TextKind.SAME else self.values[rows]
         return TextColumn(self.kind, numbers + items, self.data, valid, values)
@@ -46,7 +48,7 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Some rows of a result, all with the same keys: as ``columns`` by key, or one by one, as ``rows()`` gives them."""
+    """Rows of a result with the same keys: as ``columns`` by key, or one by one from ``rows()``."""
 
     columns: Mapping[str, TextColumn]
     count: int
@@ -54,17 +56,17 @@ class RowBatch:
 
 
 def same(value: Any) -> TextColumn:
-    """A column with one value in all rows."""
+    """Return a column with one value in all rows."""
     return TextColumn(TextKind.SAME, values=(value,))
 
 
 def ready(values: Sequence[Any]) -> TextColumn:
-    """A column of values of any kind, which takes time."""
+    """Return a column of values of any kind; writing it is slow."""
     return TextColumn(TextKind.READY, values=values)
 
 
 def numbers(values: Ints, valid: NDArray[np.bool_] | None = None) -> TextColumn:
-    """A column of whole numbers of any width, or of truth values."""
+    """Return a column of integers of any width, or of truth values."""
     kind = {"u": TextKind.UINT, "b": TextKind.BOOL}.get(values.dtype.kind, TextKind.INT)
     return TextColumn(kind, (values,), (), valid)
 
@@ -72,12 +74,12 @@ def numbers(values: Ints, valid: NDArray[np.bool_] | None = None) -> TextColumn:
 def strings(
     places: Places, data: Any, valid: NDArray[np.bool_] | None = None, kind: TextKind = TextKind.STRING
 ) -> TextColumn:
-    """A column of strings that lie in ``data``."""
+    """Return a column of strings at places in ``data``."""
     return TextColumn(kind, places, (_bytes(data),), valid)
 
 
 def words(indexes: Ints, texts: Iterable[str]) -> TextColumn:
-    """A column of few different strings: of each row the one at its index."""
+    """Return a column of few different strings: each row has the one at its index."""
     import numpy as np
 
     raw = [text.encode() for text in texts]
@@ -86,12 +88,12 @@ def words(indexes: Ints, texts: Iterable[str]) -> TextColumn:
 
 
 def between(bounds: Ints) -> Places:
-    """Places that lie one after the other."""
+    """Return places of consecutive texts with these bounds."""
     return bounds[:-1], bounds[1:]
 
 
 def are_text(bounds: Ints, data: Any) -> NDArray[np.bool_]:
-    """Which of the texts that lie one after the other in ``data`` are UTF-8; ``bounds``: in 32 bits, one more than texts."""
+    """Return which of the consecutive texts in ``data`` are UTF-8; ``bounds``: in 32 bits, one more than texts."""
     if is_native():
         from store_core.kernel import _native
 
@@ -111,7 +113,7 @@ def _is_text(raw: memoryview) -> bool:
 
 
 def as_written(rows: Iterable[Any]) -> Iterator[Any]:
-    """Rows, and batches where ``rows_text`` can be asked; else the rows of each batch."""
+    """Yield rows, and batches if ``rows_text`` is available; else the rows of each batch."""
     for row in rows:
         if isinstance(row, RowBatch) and not is_native():
             yield from row.rows()
@@ -120,7 +122,7 @@ def as_written(rows: Iterable[Any]) -> Iterator[Any]:
 
 
 def one_by_one(rows: Iterable[Any]) -> Iterator[Any]:
-    """Rows, and those of batches."""
+    """Yield rows, and the rows of batches."""
     for row in rows:
         if isinstance(row, RowBatch):
             yield from row.rows()
@@ -136,9 +138,9 @@ def rows_text(
     delimiter: bytes = b"",
     tail: bytes = b"\n",
 ) -> memoryview:
-    """So many rows as text. Each column comes with what stands before its values; ``tail`` ends each row.
+    """Return ``count`` rows as text. Each column has a text before its values; ``tail`` ends each row.
 
-    ``delimiter``: of CSV and TSV; none for JSON. ``encode`` makes text of that format, not quoted, of the values of SAME and READY.
+    ``delimiter``: of CSV and TSV; none for JSON. ``encode`` converts values of SAME and READY to text of that format, not quoted.
     """
     from store_core.kernel import _native
 
@@ -156,11 +158,11 @@ def _described(lead: bytes, column: TextColumn, encode: Callable[[Any], bytes]) 
         texts = [encode(value) for value in column.values]
         numbers_, data = between(np.cumsum([0, *map(len, texts)])), (_bytes(b"".join(texts)),)
     valid = None if column.valid is None else np.ascontiguousarray(column.valid).view(np.uint8)
-    return lead, int(column.kind), [_as_int64(each) for each in numbers_], list(data), valid
+    return lead, int(column.kind), [_as_int64(array) for array in numbers_], list(data), valid
 
 
 def _as_int64(values: Ints) -> NDArray[np.int64]:
-    """Numbers in 64 bits; floats and numbers without a sign keep their bits."""
+    """Return the numbers in 64 bits; floats and unsigned numbers keep their bits."""
     import numpy as np
 
     if values.dtype.kind == "f":

@@ -1,1 +1,1 @@
-"""Answers for a person: one record, a queue, a key, a group's progress, by the broker's own rules."""
+"""Answer an operator's questions about records, queues, keys and progress by the broker's own rules."""

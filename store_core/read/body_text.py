@@ -1,4 +1,4 @@
-"""A body as the text that a MESSAGE shows: whole where it is short, else in pieces that are made when they are written."""
+"""Convert a message's body to text: a string where it is short, else pieces made while they are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from store_core.codec.compression import inflated
 
-LONG_BODY_BYTES: Final = 1 << 20  # larger ones never are in memory as a whole, but for what is stored of them
+LONG_BODY_BYTES: Final = 1 << 20  # of a larger body only the stored bytes are in memory as a whole
 Encoding = Literal["utf-8", "base64"]
 _BASE64_GROUP_BYTES: Final = 3
 _NOT_COMPRESSED: Final = 0
@@ -19,7 +19,7 @@ _utf8_decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class LongBody:
-    """A body that is known to be readable, and too large to be one string. ``size_bytes`` are those of the plain body."""
+    """A readable body that is too large to be one string. ``size_bytes`` is the size of the plain body."""
 
     stored: bytes = field(repr=False)
     sys_flag: int
@@ -27,18 +27,18 @@ class LongBody:
     size_bytes: int
 
     def pieces(self) -> Iterator[str]:
-        """The text, decompressed anew, in pieces of a quarter of a MiB at most."""
+        """Yield the text in pieces of at most a quarter of a MiB; each call decompresses the body again."""
         plain = inflated(self.stored, self.sys_flag)
         return _base64_pieces(plain) if self.encoding == "base64" else _utf8_pieces(plain)
 
     def head(self, characters: int) -> str:
-        """How the text begins."""
-        begin = ""
+        """Return the first ``characters`` characters of the text."""
+        text = ""
         for piece in self.pieces():
-            begin += piece[: characters - len(begin)]
-            if len(begin) == characters:
+            text += piece[: characters - len(text)]
+            if len(text) == characters:
                 break
-        return begin
+        return text
 
     def __str__(self) -> str:
         return "".join(self.pieces())
@@ -48,28 +48,28 @@ BodyText = str | LongBody
 
 
 def plain_text(stored: bytes, sys_flag: int) -> tuple[BodyText, Encoding]:
-    """The decompressed body: as text if it is UTF-8, else in base64. Raises BodyError."""
-    begin: list[bytes | memoryview] = []
+    """Return the decompressed body as text if it is UTF-8, else in base64. Raises BodyError."""
+    short_body: list[bytes | memoryview] = []
     size = 0
     decoder = _utf8_decoder()
     encoding: Encoding = "utf-8"
     for piece in inflated(stored, sys_flag):
         size += len(piece)
         if size <= LONG_BODY_BYTES:
-            begin.append(piece)
+            short_body.append(piece)
             continue
-        if encoding == "utf-8" and not (_decodes(decoder, begin) and _decodes(decoder, [piece])):
+        if encoding == "utf-8" and not (_decodes(decoder, short_body) and _decodes(decoder, [piece])):
             encoding = "base64"
-        begin.clear()
+        short_body.clear()
     if size <= LONG_BODY_BYTES:
-        return _short(b"".join(begin))
+        return _short(b"".join(short_body))
     if encoding == "utf-8" and not _decodes(decoder, [b""], final=True):
         encoding = "base64"
     return LongBody(stored, sys_flag, encoding, size), encoding
 
 
 def stored_text(stored: bytes, *, base64: bool) -> tuple[BodyText, Encoding]:
-    """The body as it is stored; ``base64`` for one that is no text in itself."""
+    """Return the stored body as text; set ``base64`` for bytes that are no text, such as a compressed body."""
     if not base64:
         return plain_text(stored, _NOT_COMPRESSED)
     if len(stored) > LONG_BODY_BYTES:

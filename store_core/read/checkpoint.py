@@ -1,4 +1,4 @@
-"""Reading the checkpoint (store format, section 8)."""
+"""Read the checkpoint (store format, section 8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, SAFETY_MARGIN_MS
 from store_core.storage.files import open_read_only, reading_advice
 
-# The file is one page of which each generation of brokers uses more; a copy may hold no more than is used.
+# The file is one page, of which newer brokers use more; a copy may hold only the used part.
 _WHOLE_SIZES_BYTES: Final = frozenset(
     CHECKPOINT.end_of(last)
     for last in ("index_msg_timestamp_ms", "master_flushed_offset", "confirm_phy_offset", "logics_phy_offset")
@@ -22,7 +22,7 @@ _WHOLE_SIZES_BYTES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The file's fields, 0 where it ends before them, and what is wrong with them. Times in ms since the epoch."""
+    """The fields of the checkpoint and its findings. Times in ms since the epoch; a field after the file's end is 0."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -34,12 +34,12 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """The time from which a broker trusts nothing after a crash; 5.5 goes by ``logics_phy_offset`` instead."""
+        """The time after which a broker trusts nothing after a crash; 5.5 uses ``logics_phy_offset`` instead."""
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MARGIN_MS)
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """The checkpoint of the store at ``root``. A missing or short file is a finding, and its fields are 0.
+    """Return the checkpoint of the store at ``root``. A missing or short file is a finding, and its fields are 0.
 
     Raises FailedError if the file cannot be read.
     """
@@ -59,7 +59,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def _findings(values: dict[str, int], size_bytes: int) -> Iterator[Finding]:
-    """A file that ends within a field is short; one that ends behind an older release's last field is not."""
+    """Yield C002 if the file ends within a field, and C004 for each negative field. The end of an older release's file is no finding."""
     if size_bytes not in _WHOLE_SIZES_BYTES:
         message = f"the file has {size_bytes} bytes; what is missing counts as 0"
         yield finding("C002", message, file=paths.CHECKPOINT, size_bytes=size_bytes)

@@ -1,4 +1,4 @@
-"""Config files for people and scripts: each with its typed content as plain JSON values."""
+"""Convert config files to plain JSON values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NS_IN_MS = 1_000_000
 
 
 def files_as_json(config: ConfigFiles) -> dict[str, dict[str, Any]]:
-    """File name to what it is and holds; files that are not there at all are left out.
+    """Return for each file name its source and content; files that do not exist are left out.
 
-    ``source`` is ``main``, ``bak`` or ``none`` (neither can be used), ``broker_loads`` whether a broker starts with it.
+    ``source`` is ``main``, ``bak`` or ``none`` (neither can be used). ``broker_loads``: a broker starts with the file.
     """
     shown = {
         PurePosixPath(file.name).name: _file(file) for file in config.files if file.source != "none" or file.findings
@@ -26,7 +26,7 @@ def files_as_json(config: ConfigFiles) -> dict[str, dict[str, Any]]:
 
 
 def entries(file: ConfigFile) -> int:
-    """How many things a file tells of: its largest table."""
+    """Return the number of entries in the largest table of a file."""
     tables = (part for name, part in file.value.items() if name != "data_version" and isinstance(part, dict | list))
     return max(map(len, tables), default=0)
 
@@ -43,7 +43,7 @@ def _file(file: ConfigFile) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value with every key as text."""
+    """Return the value with every key as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list):

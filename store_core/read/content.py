@@ -1,4 +1,4 @@
-"""Which messages pass by what they say: key, tags, properties, body."""
+"""Filter messages by content: key, tags, properties, body."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from store_core.read.tags import TagFilter
 
 @dataclass(frozen=True, slots=True)
 class ContentFilter:
-    """A message passes that has the key (of its keys, or unique), the tags and all properties, and whose plain body holds
-    a match of the pattern. None and an empty mapping ask for nothing."""
+    """Conditions on a message's content; None and an empty mapping are no condition.
+
+    A message passes if all of these hold:
+
+    * ``key`` is its unique key or one of its keys;
+    * it has the tags and all the properties;
+    * its plain body has a match of the pattern.
+    """
 
     key: str | None = None
     tags: TagFilter | None = None

@@ -1,4 +1,4 @@
-"""Which delayed messages are not delivered yet, by what the delivering services have written down (store behaviour 12.3, 12.4)."""
+"""Decide which delayed messages are not delivered yet, from the stored progress of the delivering services (store behaviour 12.3, 12.4)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ _MOST_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class DeliveryProgress:
-    """How far the delay levels and the timer are. ``rolled``: by phy_offset, when the timer puts a far message into its topic anew."""
+    """The progress of the delay levels and of the timer.
+
+    ``rolled``: by phy_offset, the time at which the timer puts a far message into its topic again.
+    """
 
     levels: Mapping[int, int]
     check: TimerCheck | None
     rolled: Mapping[int, int] = field(default_factory=dict)
 
     def level_waits(self, queue_id: int, queue_offset: int) -> bool:
-        """Return True if the message at a place of a delay queue is still to be delivered."""
+        """Return True if the message at this place of a delay queue is still to be delivered."""
         return queue_offset >= self.levels.get(queue_id + 1, 0)
 
     def timer_waits(self, queue_offset: int, phy_offset: int, due_ms: int | None) -> bool:
-        """Return True if the message at a place of the timer's queue is still to be delivered; ``due_ms`` as ``timer_due_ms``."""
+        """Return True if the message at this place of the timer's queue is still to be delivered; ``due_ms`` as from ``timer_due_ms``."""
         if self.check is None or queue_offset >= self.check.last_timer_queue_offset:
             return True
         until_ms = self.rolled.get(phy_offset, due_ms)
@@ -37,7 +40,7 @@ class DeliveryProgress:
 
 
 def delivery_progress(store: Store, config: ConfigFiles) -> DeliveryProgress:
-    """Read how far a store's delay levels and its timer are. Raises FailedError where the timer's log cannot be read."""
+    """Return the progress of a store's delay levels and timer. Raises FailedError where the timer's log cannot be read."""
     rolled: dict[int, int] = {}
     if config.timer_check is not None:
         for unit in timer_units(timer_log(store)):
@@ -47,6 +50,6 @@ def delivery_progress(store: Store, config: ConfigFiles) -> DeliveryProgress:
 
 
 def timer_due_ms(message: Message) -> int | None:
-    """When a message of the timer's topic is due; None where it does not say."""
+    """Return when a message of the timer's topic is due, in ms; None where it has no valid time."""
     text = message.properties.get(TIMER_OUT_MS, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

@@ -1,4 +1,4 @@
-"""Queue entries as rows, as stored, and compared with the log on request."""
+"""Return queue entries as rows, as stored, and compare them with the log on request."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from store_core.storage.remote_path import is_remote, is_there
 from store_core.storage.store import Store
 
 MOST_FINDINGS: Final = 1000
-_LOOK_BEHIND_BYTES: Final = 64 << 10
+_LOOK_AHEAD_BYTES: Final = 64 << 10
 _MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 _MULTI_SEPARATOR: Final = ","
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDump:
-    """A queue that is dumped."""
+    """A queue to dump."""
 
     topic: str
     queue_id: int
@@ -42,13 +42,13 @@ class QueueDump:
 
 
 def all_queues(store: Store, topic: str | None = None) -> Sequence[QueueDump]:
-    """Every queue of a store, or of a topic, ordinary ones first. Raises FailedError where they are in RocksDB."""
+    """Return every queue of a store, or of a topic, ordinary ones first. Raises FailedError where they are in RocksDB."""
     require_queue_files(store)
     return _Queues(store, topic)
 
 
 class _Queues(Sequence[QueueDump]):
-    """Queues of a store, each opened when it is asked for."""
+    """The queues of a store, each opened on access."""
 
     def __init__(self, store: Store, topic: str | None) -> None:
         self._store = store
@@ -76,10 +76,10 @@ class _Queues(Sequence[QueueDump]):
 
 
 def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:
-    """The keys that rows of these queues may have, all of them."""
-    batches = any(isinstance(each.queue, BatchQueue) for each in dumped)
+    """Return all keys that rows of these queues may have."""
+    batches = any(isinstance(dump.queue, BatchQueue) for dump in dumped)
     fields = ("topic", "queue_id", *(BatchEntry if batches else Entry)._fields)
-    if any(isinstance(each.queue, Queue) and each.queue.ext is not None for each in dumped):
+    if any(isinstance(dump.queue, Queue) and dump.queue.ext is not None for dump in dumped):
         fields += ("ext",)
     return (*fields, "record") if resolve else fields
 
@@ -87,12 +87,15 @@ def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:
 def dump_entries(
     dumped: QueueDump, *, first: int | None, end: int | None, resolve: bool, findings: list[Finding]
 ) -> Iterator[dict[str, Any] | RowBatch]:
-    """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said; in
-    batches where entries alone make them.
+    """Yield rows for the entries of [first, end), by default all entries of the queue; in batches where rows need neither the log nor ext units.
 
-    With ``resolve`` each row has ``record``, what the log holds there (None: no record, or it has expired), and where the two disagree there
-    is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said, and
-    what goes away in the meantime.
+    With ``resolve`` each row has ``record``, the fields of the log's record (None: no record, or it has expired). ``findings`` gets at most
+    ``MOST_FINDINGS`` of these:
+
+    * entries that disagree with their record;
+    * entries after the queue's end, if ``end`` is None;
+    * files that are missing or short, or vanish during the dump;
+    * addresses without a good ext unit.
     """
     queue = dumped.queue
     hidden = after_end(dumped) if end is None else ()
@@ -103,13 +106,13 @@ def dump_entries(
             yield entries.batch(dumped)
         else:
             yield from map(rows.row, entries)
-    with suppress(UnreadableError):  # what nobody asked for may be unreadable
+    with suppress(UnreadableError):  # entries after the queue's end are extra: an error there must not fail the dump
         for found in hidden:
             _add(findings, found)
 
 
 class _Chunk:
-    """Entries of an ordinary queue as they are stored, one after the other."""
+    """Consecutive entries of an ordinary queue, as stored."""
 
     def __init__(self, queue_offset: int, data: bytes) -> None:
         self._queue_offset = queue_offset
@@ -126,7 +129,7 @@ class _Chunk:
         return bool((self._entries["tags_code"] <= EXT_MAX_ADDRESS).any())
 
     def batch(self, dumped: QueueDump) -> RowBatch:
-        """The rows of entries that nothing belongs to."""
+        """Return the rows of entries without ext units and records."""
         offsets = np.arange(self._queue_offset, self._queue_offset + len(self))
         stored = {name: numbers(self._entries[name]) for name in ENTRY.names}
         columns = {"topic": same(dumped.topic), "queue_id": same(dumped.queue_id), "queue_offset": numbers(offsets)}
@@ -134,13 +137,13 @@ class _Chunk:
 
 
 class _Rows:
-    """Makes rows of entries, one by one, and finds what is wrong with them."""
+    """Makes rows of single entries and collects findings about them."""
 
     def __init__(self, dumped: QueueDump, resolve: bool, findings: list[Finding]) -> None:
         self._dumped, self._resolve, self._findings = dumped, resolve, findings
         self._log = dumped.queue.log
         self._log_begin = Begin(self._log)
-        self._newest = -1  # record that was found: what expires lies in front of none that is there
+        self._newest = -1  # phy_offset of the newest record found: no expired record is after an existing one
 
     def row(self, entry: Entry | BatchEntry) -> dict[str, Any]:
         row, unit, queue = _row(self._dumped, entry), None, self._dumped.queue
@@ -159,7 +162,7 @@ class _Rows:
             and self._log is self._dumped.queue.log
             and not is_filler(entry)
         ):
-            self._log = self._log.relisted()  # a broker makes a segment before an entry leads there
+            self._log = self._log.relisted()  # a broker makes a segment before it writes entries that point there
         message = None if is_filler(entry) else read_message(self._log, entry.phy_offset, entry.size_bytes)
         self._newest = entry.phy_offset if message is not None else self._newest
         is_gone = message is None and entry.phy_offset > self._newest and has_expired(entry, self._log_begin)
@@ -175,7 +178,7 @@ def _row(dumped: QueueDump, entry: Entry | BatchEntry) -> dict[str, Any]:
 def _runs(
     dumped: QueueDump, first: int | None, end: int | None, findings: list[Finding]
 ) -> Iterator[_Chunk | list[BatchEntry]]:
-    """The entries of [first, end) in order, and a finding for the places in between whose files have gone since they were listed."""
+    """Yield the entries of [first, end) in order; add a finding for entries whose files vanished since they were listed."""
     queue, step = dumped.queue, layout_of(dumped.queue).size_bytes
     at = queue.files.min_phy_offset // step
     last = queue.max_offset if end is None else end
@@ -192,21 +195,21 @@ def _runs(
         yield entries
         at = place + len(entries)
     if end is None:
-        stop = queue.files.max_phy_offset // step  # where the queue ends, files that have gone do not tell
+        stop = queue.files.max_phy_offset // step  # the queue's end cannot be read from files that are gone
     else:
         stop = end if isinstance(queue, Queue) else queue.slot_of(end)
     _add_all(findings, _removed(dumped, range(at, stop)))
 
 
 def _bytes_of(queue: Queue | BatchQueue, first: int | None, end: int | None) -> tuple[int, int | None]:
-    """From where to where in a queue's bytes a range of entries lies."""
+    """Return the byte range of a queue that a range of entries covers."""
     step = layout_of(queue).size_bytes
     place_of = queue.slot_of if isinstance(queue, BatchQueue) else int
     return (place_of(first) * step if first is not None else 0), (place_of(end) * step if end is not None else None)
 
 
 def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
-    """Places of a queue that were not to be read, so far as their files were there when they were listed."""
+    """Yield a finding for each range of ``places`` whose files were listed and are gone by now."""
     files, entry = dumped.queue.files, layout_of(dumped.queue)
     step = entry.size_bytes
     gone: list[range] = []
@@ -215,26 +218,26 @@ def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
         if start < stop and not is_there(segment.path):
             start = gone.pop().start if gone and gone[-1].stop == start else start
             gone.append(range(start, stop))
-    begin = Begin(files)
-    for each in gone:
-        is_front = begin.has_passed(each.stop * step)
-        if is_front or each.start < dumped.queue.end_slot:
+    files_start = Begin(files)
+    for places_gone in gone:
+        is_front = files_start.has_passed(places_gone.stop * step)
+        if is_front or places_gone.start < dumped.queue.end_slot:
             yield finding(
                 "Q020" if is_front else "Q012",
-                f"{len(each)} entries went away while the queue was read",
+                f"{len(places_gone)} entries went away while the queue was read",
                 file="/".join(files.segments[0].path.parts[-4:-1]),
-                size_bytes=len(each) * step,
+                size_bytes=len(places_gone) * step,
                 topic=dumped.topic,
                 queue_id=dumped.queue_id,
-                queue_offset=each.start if isinstance(dumped.queue, Queue) else None,
+                queue_offset=places_gone.start if isinstance(dumped.queue, Queue) else None,
             )
 
 
 def after_end(dumped: QueueDump) -> Iterator[Finding]:
-    """Q008 for good entries behind the one of no size that ends a queue; in an object store only those soon behind it, as
-    files are made ahead and would be fetched whole. Raises UnreadableError.
+    """Yield Q008 if good entries follow the entry of size 0 that ends the queue. Raises UnreadableError.
 
-    A broker may append all the while, one entry after the other: what stood behind a place that had no entry even afterwards is hidden.
+    In an object store only the next 64 KiB are searched: files are made ahead and would be downloaded whole. A broker may append meanwhile, so only
+    entries after a place that still has no entry afterwards count.
     """
     entry = layout_of(dumped.queue)
     good = list(_good_after(dumped))
@@ -253,12 +256,12 @@ def after_end(dumped: QueueDump) -> Iterator[Finding]:
 
 
 def _good_after(dumped: QueueDump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Which places behind a queue's end have an entry: the first one's number, and a mask, for each file."""
+    """Yield the first place after the queue's end, and a mask of the places with an entry, for each file."""
     files, entry = dumped.queue.files, layout_of(dumped.queue)
     at = dumped.queue.end_slot * entry.size_bytes
     for segment in files.segments:
         start = max(segment.phy_offset, at)
-        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
+        stop = start + _LOOK_AHEAD_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
         if start < stop:
             data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
             rows = np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)
@@ -296,16 +299,16 @@ def _disagreements(
         text = f"the entry says {entry.size_bytes} bytes, the record has {message.size_bytes}"
         yield _about("Q003", text, dumped, entry)
     if dumped.topic in message.properties.get(_MULTI_DISPATCH, "").split(_MULTI_SEPARATOR):
-        return  # a light queue: number and topic of the record are its own queue's
+        return  # in a light queue the record has the topic and queue offset of its own queue
     if (message.topic, message.queue_id) != (dumped.topic, dumped.queue_id):
         text = f"the record belongs to queue {message.queue_id} of {message.topic}"
         yield _about("Q002", text, dumped, entry)
         return
     if message.queue_offset != entry.queue_offset:
         yield _about("Q004", f"the record's queue offset is {message.queue_offset}", dumped, entry)
-    told = entry.tags_code if unit is None else unit.tags_code
-    # Delay queues hold delivery times there, which only the delay levels tell.
-    if dumped.topic != paths.SCHEDULE_TOPIC and not is_ext_address(told) and told != tags_code(message.tags):
+    code = entry.tags_code if unit is None else unit.tags_code
+    # Delay queues store delivery times as tags codes, which cannot be compared without the delay levels.
+    if dumped.topic != paths.SCHEDULE_TOPIC and not is_ext_address(code) and code != tags_code(message.tags):
         yield _about("Q005", f"the record's tags code is {tags_code(message.tags)}", dumped, entry)
 
 
@@ -322,8 +325,8 @@ def _about(code: str, text: str, dumped: QueueDump, entry: Entry | BatchEntry) -
 
 
 def _add_all(findings: list[Finding], found: Iterable[Finding]) -> None:
-    for each in found:
-        _add(findings, each)
+    for one_finding in found:
+        _add(findings, one_finding)
 
 
 def _add(findings: list[Finding], found: Finding) -> None:

@@ -1,4 +1,4 @@
-"""Queue entries as values, and how many of a run of them are good, without numpy (store format, section 6)."""
+"""Represent queue entries as values and count good entries, without numpy (store format, section 6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store_core.storage.live_start import Begin
 
 
 class Entry(NamedTuple):
-    """One place of a queue. ``tags_code`` is a hash, a delivery time in ms, or an address into ConsumeQueueExt."""
+    """An entry of a queue. ``tags_code`` is a hash, a delivery time in ms, or an address into ConsumeQueueExt."""
 
     queue_offset: int
     phy_offset: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """One place of a batch queue: ``batch_size`` messages from ``queue_offset`` on, stored at ``store_timestamp_ms``."""
+    """An entry of a batch queue: ``batch_size`` messages from ``queue_offset`` on, stored at ``store_timestamp_ms``."""
 
     queue_offset: int
     phy_offset: int
@@ -42,7 +42,7 @@ class BatchEntry(NamedTuple):
 
 
 class ExtUnit(NamedTuple):
-    """What ConsumeQueueExt says about a message (6.5)."""
+    """A message's unit in ConsumeQueueExt (6.5)."""
 
     tags_code: int
     store_timestamp_ms: int
@@ -50,7 +50,7 @@ class ExtUnit(NamedTuple):
 
 
 def is_filler(entry: Entry | BatchEntry) -> bool:
-    """Whether a broker wrote this entry only to fill the front of a queue's file (6.3)."""
+    """Return True if a broker wrote this entry only to fill the start of a queue's file (6.3)."""
     return (entry.phy_offset, entry.size_bytes, entry.tags_code) == (
         FILLER_PHY_OFFSET,
         FILLER_SIZE_BYTES,
@@ -59,13 +59,13 @@ def is_filler(entry: Entry | BatchEntry) -> bool:
 
 
 def is_dead(entry: Entry | BatchEntry, segment_size_bytes: int) -> bool:
-    """Whether rmqctl wrote this entry to skip a lost message: it begins one byte in front of a segment."""
+    """Return True if rmqctl wrote this entry to skip a lost message: it points one byte before a segment."""
     at_end = segment_size_bytes > 0 and (entry.phy_offset + 1) % segment_size_bytes == 0
     return at_end and entry.size_bytes == DEAD_ENTRY_SIZE_BYTES and entry.tags_code == 0
 
 
 def has_expired(entry: Entry | BatchEntry, log: Begin) -> bool:
-    """Whether the log no longer has the entry's record: brokers remove a segment before the queue files that point to it."""
+    """Return True if the log no longer has the entry's record: brokers remove a segment before the queue files that point to it."""
     return entry.phy_offset >= 0 and entry.size_bytes > 0 and log.has_passed(entry.phy_offset + 1)
 
 
@@ -75,10 +75,10 @@ _NOT_NEGATIVE_FIELDS: Final = {ENTRY: ("phy_offset",), BATCH_ENTRY: ("phy_offset
 
 
 def good_entries(buffer: bytes, layout: Layout) -> int:
-    """How many whole entries at the start of the buffer a broker takes for good (store behaviour, section 2).
+    """Return how many whole entries at the start of the buffer a broker accepts as good (store behaviour, section 2).
 
-    Good: offset >= 0 and size > 0; in batch queues also first queue offset >= 0 and batch size > 0. Three full files are a
-    million entries: ordinary ones are counted by the kernel where it was built.
+    Good: offset >= 0 and size > 0; in batch queues also first queue offset >= 0 and batch size > 0. The kernel counts ordinary entries where it was
+    built, because three full files have about a million.
     """
     if layout is ENTRY and _compiled is not None:
         return _compiled.good_entries(buffer)
@@ -86,7 +86,7 @@ def good_entries(buffer: bytes, layout: Layout) -> int:
 
 
 def _good_entries(buffer: bytes, layout: Layout) -> int:
-    """Looks at columns of bytes at once."""
+    """Count good entries by columns of bytes, without a loop over entries."""
     step = layout.size_bytes
     count = len(buffer) // step
     buffer = buffer[: count * step]
@@ -101,7 +101,7 @@ def _good_entries(buffer: bytes, layout: Layout) -> int:
 
 
 def _first_zero(buffer: bytes, layout: Layout, name: str, count: int) -> int:
-    """Number of the first entry whose field is 0; ``count`` if there is none before it."""
+    """Return the number of the first entry whose field is 0; ``count`` if there is none before it."""
     bits = 0
     for at in range(layout.offset_of(name), layout.end_of(name)):
         bits |= int.from_bytes(buffer[at :: layout.size_bytes][:count])

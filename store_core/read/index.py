@@ -1,4 +1,4 @@
-"""Index files: their chains and entries, and the broker's query over them (store format 7; store behaviour 9.2)."""
+"""Read index files, their chains and entries, and answer queries as a broker does (store format 7; store behaviour 9.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it never gives more for one query
+MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it returns no more for a query
 END_OF_TIME_MS: Final = (1 << 63) - 1
 _DUMP_ENTRIES: Final = 1 << 14
 _MOST_MS: Final = 1 << 62
@@ -42,7 +42,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexRow(NamedTuple):
-    """One entry, with the file it is in and the slot it hangs on."""
+    """An entry with its file and slot."""
 
     file: str
     slot: int
@@ -54,7 +54,7 @@ class IndexRow(NamedTuple):
 
 
 def read_header(path: Path) -> IndexHeader:
-    """Return the header of a file whose sizes need not be known. Raises FailedError where it cannot be read."""
+    """Return the header of an index file, which does not depend on the file's sizes. Raises FailedError where it cannot be read."""
     return _header_of(_OnDisk(path))
 
 
@@ -66,11 +66,11 @@ def _header_of(data: Sliceable) -> IndexHeader:
 
 
 class BrokenChainError(Exception):
-    """A chain of an index file runs in a circle, forwards, or outside the file. Raised and caught inside ``read``."""
+    """A chain of an index file that is circular, runs forwards or leaves the file. Raised and caught inside ``read``."""
 
 
 class IndexFile:
-    """One index file. What lies behind a short file's end counts as zeros, as a broker maps it."""
+    """An index file. Bytes after a short file's end count as zeros, because a broker maps the whole file."""
 
     def __init__(self, path: Path, sizes: IndexSizes) -> None:
         self.path = path
@@ -79,35 +79,35 @@ class IndexFile:
         self.size_bytes = len(self._data)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Drop the file's bytes or descriptor."""
         self._data = b""
 
     @property
     def header(self) -> IndexHeader:
-        """The header as it is now: a live broker changes it."""
+        """The header as it is now, because a live broker changes it."""
         return _header_of(self._data)
 
     @property
     def last_entry(self) -> int:
-        """Number of the newest entry; 0 without any. Never more than the file has room for."""
+        """Number of the newest entry, at most as many as the file has room for; 0 without entries."""
         return min(self.header.index_count, self.sizes.entries) - 1
 
     def slot_value(self, slot: int) -> int:
-        """Number of the newest entry that hangs on a slot; 0 or less: none."""
+        """Return the number of the newest entry of a slot's chain; 0 or less: none."""
         at = layout.slot_at(slot)
         end = at + layout.SLOT.size_bytes
         return int(_unpack_slot(self._data[at:end])[0]) if end <= self.size_bytes else 0
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """(key hash, phy_offset, seconds, previous) of an entry place; zeros behind the file's end."""
+        """Return (key hash, phy_offset, seconds, previous) of an entry place; zeros after the file's end."""
         at = layout.entry_at(self.sizes.slots, number)
         end = at + layout.ENTRY.size_bytes
         return _unpack_entry(self._data[at:end]) if number >= 0 and end <= self.size_bytes else (0, 0, 0, 0)
 
     def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
-        """(phy_offset, seconds) of every entry with this hash, newest first.
+        """Yield (phy_offset, seconds) of every entry with this hash, newest first.
 
-        Raises BrokenChainError where the chain cannot go on although it should.
+        Raises BrokenChainError if a link of the chain is wrong.
         """
         count = self.header.index_count
         number = self.slot_value(key_hash % self.sizes.slots) if count > 1 else 0
@@ -122,14 +122,14 @@ class IndexFile:
             number = previous
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> tuple[int, list[int]]:
-        """What a broker takes from this file: its begin time, ms, and offsets, newest first (``kernel.point``)."""
+        """Return the answer of a broker from this file: its start time in ms, and offsets, newest first (``kernel.point``)."""
         return index_offsets(self._data, self.sizes.slots, key_hash, begin_ms, end_ms, limit)
 
     def rows(self) -> Iterator[IndexRow]:
-        """Every entry in the order they were written."""
-        begin = self.header.begin_timestamp_ms
+        """Yield every entry in the order of writing."""
+        begin_ms = self.header.begin_timestamp_ms
         for start, entries in self.columns():
-            yield from self._rows(start, entries, begin)
+            yield from self._rows(start, entries, begin_ms)
 
     def _rows(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[IndexRow]:
         name, slots = self.path.name, self.sizes.slots
@@ -137,14 +137,14 @@ class IndexFile:
             yield IndexRow(name, key_hash % slots, number, key_hash, phy_offset, begin + seconds * 1000, previous)
 
     def batches(self, most: int | None = None) -> Iterator[RowBatch]:
-        """As ``rows``, in batches, of at most so many entries."""
+        """Yield the rows of ``rows`` in batches, at most ``most`` entries in all."""
         import numpy as np
 
-        begin, left = self.header.begin_timestamp_ms, most
+        begin_ms, remaining = self.header.begin_timestamp_ms, most
         for start, stored in self.columns():
-            entries = stored[:left]
-            if left is not None:
-                left -= len(entries)
+            entries = stored[:remaining]
+            if remaining is not None:
+                remaining -= len(entries)
             if not len(entries):
                 return
             hashes, times = entries["key_hash"].astype(np.int64), entries["seconds"].astype(np.int64) * 1000
@@ -154,19 +154,19 @@ class IndexFile:
                 "entry": numbers(np.arange(start, start + len(entries))),
                 "key_hash": numbers(hashes),
                 "phy_offset": numbers(entries["phy_offset"]),
-                # A damaged header's time may leave the numbers that an array holds.
-                "store_timestamp_ms": numbers(times + begin)
-                if abs(begin) < _MOST_MS
-                else ready([begin + time for time in times.tolist()]),
+                # With a damaged header's time the sums may not fit into int64.
+                "store_timestamp_ms": numbers(times + begin_ms)
+                if abs(begin_ms) < _MOST_MS
+                else ready([begin_ms + time for time in times.tolist()]),
                 "previous": numbers(entries["previous"]),
             }
-            yield RowBatch(columns, len(entries), partial(self._dicts, start, entries, begin))
+            yield RowBatch(columns, len(entries), partial(self._dicts, start, entries, begin_ms))
 
     def _dicts(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[dict[str, Any]]:
         return (row._asdict() for row in self._rows(start, entries, begin))
 
     def columns(self) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """As ``rows``, in bulk: (number of the first entry, structured array of ``layout.index.ENTRY``) by the chunk."""
+        """Yield the entries in chunks: (number of the first entry, structured array of ``layout.index.ENTRY``)."""
         import numpy as np
 
         size = layout.ENTRY.size_bytes
@@ -178,17 +178,17 @@ class IndexFile:
             yield start, np.frombuffer(data, layout.ENTRY.dtype, len(data) // size)
 
     def slot_rows(self, slot: int) -> Iterator[IndexRow]:
-        """Every entry of one slot's chain, newest first; ends where the chain is broken."""
-        begin = self.header.begin_timestamp_ms
+        """Yield every entry of one slot's chain, newest first; ends at a broken link."""
+        begin_ms = self.header.begin_timestamp_ms
         number = self.slot_value(slot) if 0 <= slot < self.sizes.slots else 0
         while 0 < number <= self.last_entry:
             key_hash, phy_offset, seconds, previous = self.entry(number)
-            yield IndexRow(self.path.name, slot, number, key_hash, phy_offset, begin + seconds * 1000, previous)
+            yield IndexRow(self.path.name, slot, number, key_hash, phy_offset, begin_ms + seconds * 1000, previous)
             number = previous if previous < number else 0
 
 
 class _OnDisk:
-    """A file's bytes, read when asked for; empty if it has vanished. Raises FailedError where it cannot be read."""
+    """A file's bytes, read on access; empty if it has vanished. Raises FailedError where it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -205,16 +205,16 @@ class _OnDisk:
 
     def __getitem__(self, part: slice) -> bytes:
         start, stop, _ = part.indices(self._size_bytes)
-        return self._files.read(self._path, start, stop - start).ljust(stop - start, b"\0")  # cut short meanwhile
+        return self._files.read(self._path, start, stop - start).ljust(stop - start, b"\0")  # shorter by now
 
 
 class Index(Closing):
-    """All index files of a store, in order of their names, open until closed; none where nothing tells their sizes."""
+    """All index files of a store in order of their names, open until closed; none where their sizes are not known."""
 
     def __init__(self, store: Store) -> None:
-        told = index_sizes(store)
-        self.sizes, self.findings = told.sizes, told.findings
-        self.files = tuple(IndexFile(path, told.sizes) for path in store.index_files) if told.sizes else ()
+        proven = index_sizes(store)
+        self.sizes, self.findings = proven.sizes, proven.findings
+        self.files = tuple(IndexFile(path, proven.sizes) for path in store.index_files) if proven.sizes else ()
         self._newest_first = self.files[::-1]
         self._newest = store.index_files[-1] if store.index_files else None
 
@@ -228,12 +228,12 @@ class Index(Closing):
         return read_header(self._newest) if self._newest else None
 
     def query(self, key_hash: int, limit: int, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS) -> list[int]:
-        """Record offsets a broker's index gives for a hash, newest first; nothing is verified (store behaviour 9.2)."""
+        """Return the record offsets that a broker's index has for a hash, newest first; no record is read (store behaviour 9.2)."""
         limit = min(limit, MAX_ANSWER)
         found: list[int] = []
         for file in self._newest_first:
-            begin, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
+            file_begin_ms, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
             found += offsets
-            if begin < begin_ms or len(found) >= limit:
+            if file_begin_ms < begin_ms or len(found) >= limit:
                 break
         return found

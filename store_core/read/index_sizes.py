@@ -1,8 +1,8 @@
-"""How many slots and entry places index files have, proven by what is in them (store format 7).
+"""Prove how many slots and entry places index files have, from their content (store format 7).
 
-Neither number is stored. The length of a file gives 4 s + 20 e, so every candidate begins its entries at the same place modulo 20. The last byte
-that is not zero lies in the newest entry, whose number the header tells: that leaves one candidate. It is proven by entries that hang on the slot that
-their hash asks for, and whose records have a key of that hash.
+Neither number is stored. The length of a file is 40 + 4 s + 20 e, so in every candidate the entries start at the same place modulo 20. The last byte
+that is not zero is in the newest entry, and the header has that entry's number: one candidate remains. It is proven by entries that are in the chain
+of the slot of their hash, and whose records have a key of that hash.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _NO_ENTRY: Final = bytes(_ENTRY_SIZE)
 _FIRST_ENTRY: Final = 1
 _FIRST_SAMPLES: Final = 4  # an index file's oldest entries, whose chains are long and whose records may have expired
 _LAST_SAMPLES: Final = 24
-_LONGEST_WALK: Final = 64  # links of a chain; an entry that lies further back says nothing
-_FEWEST_ENTRIES: Final = 2  # places, of which the first is never used
+_LONGEST_WALK: Final = 64  # links of a chain; an older entry proves nothing
+_FEWEST_ENTRIES: Final = 2  # entry places; the first is never used
 _CHUNK_SIZE_BYTES: Final = _ENTRY_SIZE << 15
 _MOST_RUNS: Final = 16  # of entries, from the end: damage may leave holes in them
-_MOST_SEARCHED_FILES: Final = 8  # of one length are searched for where their entries begin
+_MOST_SEARCHED_FILES: Final = 8  # of one length in which the start of the entries is searched
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexSizes:
-    """How many slots and entry places (place 0, never used, included) an index file has."""
+    """The number of slots and of entry places of an index file; place 0, which is never used, is included."""
 
     slots: int
     entries: int
@@ -49,14 +49,17 @@ class IndexSizes:
 
 @dataclass(frozen=True, slots=True)
 class ProvenSizes:
-    """The sizes of a store's index files, None where nothing tells them; ``findings`` say so, and what contradicts a configuration."""
+    """The sizes of a store's index files, None where they are not known.
+
+    ``findings`` report unknown sizes and files that contradict the configuration.
+    """
 
     sizes: IndexSizes | None
     findings: tuple[Finding, ...] = ()
 
 
 def index_sizes(store: Store) -> ProvenSizes:
-    """Return the sizes of a store's index files: the configured ones, else those that the files prove.
+    """Return the sizes of a store's index files: the configured sizes, else the sizes that the files prove.
 
     Without files there is nothing to prove, and no finding. A configuration wins over a proof, with a finding (I012). Files
     that prove nothing, or different sizes, are a finding (S005), unless all of them are empty.
@@ -68,9 +71,9 @@ def index_sizes(store: Store) -> ProvenSizes:
         return ProvenSizes(configured, tuple(_contradictions(store, configured, proofs)))
     if slots or entries:
         lengths = {length for _, length in _files(store)}
-        told = {sizes for length in lengths for sizes in _half_known(length, slots, entries)}
-        if len(told) == 1:
-            (sizes,) = told
+        possible = {sizes for length in lengths for sizes in _half_known(length, slots, entries)}
+        if len(possible) == 1:
+            (sizes,) = possible
             return ProvenSizes(sizes, tuple(_contradictions(store, sizes, proofs)))
     if len(set(proofs.values())) == 1:
         sizes = next(iter(proofs.values()))
@@ -93,7 +96,7 @@ def _contradictions(store: Store, sizes: IndexSizes, proofs: dict[Path, IndexSiz
 
 
 def _files(store: Store) -> list[tuple[Path, int]]:
-    """Index files with their lengths in bytes, newest first; without those that are gone by now."""
+    """Return existing index files with their lengths in bytes, newest first."""
     found = []
     for path in reversed(store.index_files):
         with suppress(OSError):
@@ -102,7 +105,7 @@ def _files(store: Store) -> list[tuple[Path, int]]:
 
 
 def _half_known(length: int, slots: int | None, entries: int | None) -> Iterator[IndexSizes]:
-    """What a configuration that names one of the two leaves for a file of this length."""
+    """Yield the sizes of a file of this length if the configuration names only slots or only entries."""
     room = length - _HEADER_SIZE - (slots or 0) * _SLOT_SIZE - (entries or 0) * _ENTRY_SIZE
     count, rest = divmod(room, _ENTRY_SIZE if slots else _SLOT_SIZE)
     if count > 0 and not rest:
@@ -110,16 +113,16 @@ def _half_known(length: int, slots: int | None, entries: int | None) -> Iterator
 
 
 def _proofs(store: Store) -> dict[Path, IndexSizes]:
-    """For each length that files have, the newest file that proves its sizes, and these."""
+    """Return for each length of files the newest file that proves its sizes, with the sizes."""
     by_length: dict[int, list[_IndexBytes]] = {}
     for path, length in _files(store):
         by_length.setdefault(length, []).append(_IndexBytes(store, path, length))
     proofs: dict[Path, IndexSizes] = {}
     for files in by_length.values():
-        told = ((file, file.likely()) for file in files)
+        likely = ((file, file.likely()) for file in files)
         searched = ((file, file.searched()) for file in files[:_MOST_SEARCHED_FILES])
-        for file, candidates in chain(told, searched):
-            with suppress(UnreadableError):  # what cannot be read proves nothing; another file may
+        for file, candidates in chain(likely, searched):
+            with suppress(UnreadableError):  # a file that cannot be read proves nothing; another file may
                 if proven := next((sizes for sizes, last in candidates if file.proves(sizes, last)), None):
                     proofs[file.path] = proven
                     break
@@ -127,7 +130,7 @@ def _proofs(store: Store) -> dict[Path, IndexSizes]:
 
 
 class _IndexBytes:
-    """An index file whose sizes are not known. ``entries_at`` of a candidate is where its entry 0 is."""
+    """An index file of unknown sizes. ``entries_at`` of a candidate is the position of its entry 0."""
 
     def __init__(self, store: Store, path: Path, length: int) -> None:
         self.path = path
@@ -156,7 +159,7 @@ class _IndexBytes:
         yield from self._candidate(last_entry_at - (count - 1) * _ENTRY_SIZE, count - 1)
 
     def searched(self) -> Iterator[tuple[IndexSizes, int]]:
-        """Yield candidates that need no header: entry 0 is never used, so zeros come before the run of entries."""
+        """Yield candidates without the header: entry 0 is never used, so zeros come before the entries."""
         if self._room % _SLOT_SIZE:
             return
         end = self._data_end(self._length)
@@ -169,18 +172,18 @@ class _IndexBytes:
             end = self._data_end(entries_at)
 
     def proves(self, sizes: IndexSizes, last: int) -> bool:
-        """Return True if sampled entries up to number ``last`` hang on their slots and their records have their keys.
+        """Return True if sampled entries up to number ``last`` are in their slots' chains and their records have their keys.
 
-        One entry proves sizes only if all that can be looked at agrees; of more, a third may be damaged.
+        A single entry proves sizes only if every check that is possible agrees; of several entries a third may be damaged.
         """
         agree = disagree = found_records = 0
         first = min(last, _FIRST_SAMPLES)
         for number in {*range(1, first + 1), *range(max(first, last - _LAST_SAMPLES) + 1, last + 1)}:
             key_hash, phy_offset, _, _ = self._entry(sizes, number)
-            hangs = key_hash >= 0 and self._hangs(sizes, number, key_hash)
-            has_key = self._has_key(phy_offset, key_hash) if hangs else None
-            agree += hangs is True and has_key is not False
-            disagree += hangs is False or has_key is False
+            in_chain = key_hash >= 0 and self._is_in_chain(sizes, number, key_hash)
+            has_key = self._has_key(phy_offset, key_hash) if in_chain else None
+            agree += in_chain is True and has_key is not False
+            disagree += in_chain is False or has_key is False
             found_records += has_key is True
         if not found_records and not self._header_fits(sizes, last):
             return False
@@ -191,7 +194,7 @@ class _IndexBytes:
         entries, rest = divmod(self._room - slots * _SLOT_SIZE, _ENTRY_SIZE)
         if odd or rest or slots < 1 or entries < _FEWEST_ENTRIES or not _FIRST_ENTRY <= last < entries:
             return
-        # A file whose end was cut off has entries up to its end, and a count that goes on.
+        # A file that was cut short has entries up to its end, and a higher count.
         if last < entries - 1 or self._header()["index_count"] == entries:
             yield IndexSizes(slots, entries), last
 
@@ -205,15 +208,15 @@ class _IndexBytes:
         return (header["begin_phy_offset"], header["end_phy_offset"]) == ends
 
     def _entry(self, sizes: IndexSizes, number: int) -> tuple[int, int, int, int]:
-        """(key hash, phy_offset, seconds, previous); a hash of -1 where there is none."""
+        """Return (key hash, phy_offset, seconds, previous); a hash of -1 for an empty place."""
         data = self._store.cache.read(self.path, layout.entry_at(sizes.slots, number), _ENTRY_SIZE)
         if len(data) < _ENTRY_SIZE or data == _NO_ENTRY:
             return -1, 0, 0, 0
         found: tuple[int, int, int, int] = layout.ENTRY.struct.unpack(data)
         return found
 
-    def _hangs(self, sizes: IndexSizes, number: int, key_hash: int) -> bool | None:
-        """Whether the chain of the slot that a hash asks for leads to an entry; None where it is too long to tell."""
+    def _is_in_chain(self, sizes: IndexSizes, number: int, key_hash: int) -> bool | None:
+        """Return True if the chain of the hash's slot reaches the entry; None where the chain is too long to decide."""
         slot = key_hash % sizes.slots
         data = self._store.cache.read(self.path, layout.slot_at(slot), _SLOT_SIZE)
         at = int(layout.SLOT.struct.unpack(data)[0]) if len(data) == _SLOT_SIZE else layout.NO_ENTRY
@@ -229,7 +232,7 @@ class _IndexBytes:
         return None
 
     def _has_key(self, phy_offset: int, key_hash: int) -> bool | None:
-        """Whether the record at an offset has a key of this hash; None where no record can be read."""
+        """Return True if the record at an offset has a key of this hash; None where no record can be read."""
         message = read_message(self._store.log, phy_offset) if phy_offset >= 0 else None
         if message is None:
             return None
@@ -237,14 +240,14 @@ class _IndexBytes:
         return any(index_text_hash(text) == key_hash for text in texts)
 
     def _block_end(self, position: int) -> int:
-        """The first end of an entry place at or after a position: all candidates have theirs at the same places modulo 20."""
+        """Return the first end of an entry place at or after a position; it is the same for all candidates."""
         phase = (_HEADER_SIZE + self._room) % _ENTRY_SIZE
         return position + (phase - position) % _ENTRY_SIZE
 
     def _data_end(self, end: int) -> int:
-        """The position after the last byte before ``end`` that is not zero; 0 without one. Holes are not read."""
+        """Return the position after the last non-zero byte before ``end``; 0 without one. Holes are not read."""
         while end > 0:
-            low, high = 0, end  # data lies at or after low, none at or after high
+            low, high = 0, end  # there is data at or after low, and none at or after high
             while low < high:
                 middle = (low + high) // 2
                 at = self._store.cache.next_data(self.path, middle)
@@ -257,7 +260,7 @@ class _IndexBytes:
         return 0
 
     def _last_empty_place(self, end: int) -> int | None:
-        """Where the last place for an entry before ``end``, itself the end of one, holds nothing but zeros; None without one."""
+        """Return the position of the last empty entry place before ``end``, which is the end of a place; None without one."""
         lowest = self._block_end(_HEADER_SIZE)
         while end > lowest:
             start = max(end - _CHUNK_SIZE_BYTES, lowest)

@@ -1,4 +1,4 @@
-"""What a store holds, told from folders, headers and the ends of files; nothing is walked but the log's tail."""
+"""Describe a store from folders, headers and the ends of files; only the log's tail is walked."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ LastExit = Literal["clean", "crash"]
 
 
 def last_exit(store: Store) -> LastExit:
-    """How a broker would take the last stop: only the presence of ``abort`` counts."""
+    """Return how a broker would judge the last stop: only the presence of ``abort`` counts."""
     return "crash" if store.aborted else "clean"
 
 
 def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     """Return the parts of an info document: commitlog, queues, index, groups, checkpoint, notes and findings.
 
-    Queues and groups are None where they are in RocksDB, and a note says so.
+    Queues and groups are None where they are in RocksDB, with a note.
 
     Raises FailedError where a folder cannot be listed or a file cannot be read.
     """
     findings: list[Finding] = []
     queues = list(_queues(store, rules))
-    told = index_sizes(store)
-    index_rows = list(_index(store, told.sizes))
-    findings += [*told.findings, *index_strays(store, told.sizes)]
+    proven = index_sizes(store)
+    index_rows = list(_index(store, proven.sizes))
+    findings += [*proven.findings, *index_strays(store, proven.sizes)]
     progress = read_progress(store.root)
     layout_findings = list(_layout_findings(store))
     is_no_file = any(found.code == "S008" and found.file == paths.CHECKPOINT for found in layout_findings)
@@ -66,7 +66,7 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     }
 
 
-# What the RocksDB databases of a store hold, by their folders (store format 1).
+# Contents of a store's RocksDB databases by folder (store format 1).
 _HELD: Final = {
     **dict.fromkeys(paths.QUEUE_DATABASES, "queues"),
     paths.ROCKSDBSTORE: "index, timers, half messages",
@@ -76,7 +76,7 @@ _HELD: Final = {
 
 
 def _databases(store: Store) -> Iterator[dict[str, Any]]:
-    """Yield each RocksDB database: its folder, what belongs in there, and the library that opened it last. None is read."""
+    """Yield for each RocksDB database its folder, its contents and the library that opened it last. No database is opened."""
     for folder, held in _HELD.items():
         if (store.root / folder / paths.ROCKSDB_MARK).is_file():
             library = library_of(database_options(store.root / folder))
@@ -85,19 +85,19 @@ def _databases(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def databases(store: Store) -> list[str]:
-    """Return the folders, from the root, of the RocksDB databases that queues or configuration are in."""
+    """Return the folders, relative to the root, of the RocksDB databases with queues or configuration."""
     trees = (*paths.QUEUE_DATABASES, *paths.ROCKSDB_CONFIGS)
     return [tree for tree in trees if (store.root / tree / paths.ROCKSDB_MARK).is_file()]
 
 
 def progress_in_rocksdb(store: Store) -> bool:
-    """Return True if the groups' progress is in a RocksDB database alone."""
+    """Return True if the groups' progress is only in a RocksDB database."""
     is_there = not paths.ROCKSDB_PROGRESS.isdisjoint(databases(store))
     return is_there and not (store.root / paths.CONSUMER_OFFSET_JSON).is_file()
 
 
 def _notes(store: Store) -> Iterator[str]:
-    """Say what is not known, and why."""
+    """Yield a note for each fact that is not known, with the reason."""
     if store.queues_in_rocksdb:
         yield "queues are not known: they are in RocksDB, which is not read"
     if progress_in_rocksdb(store):
@@ -125,10 +125,10 @@ def _commitlog(store: Store, last_records: list[int]) -> dict[str, Any]:
 
 
 def log_end(store: Store, last_records: list[int]) -> tuple[int, int | None]:
-    """Where the log's last whole record ends, and its store time: from the records that queues end with, forward.
+    """Return where the log's last whole record ends, and its store time in ms.
 
-    ``last_records`` are offsets that queues' last entries name; without a good one the newest segment that begins with a
-    record is walked.
+    The walk starts at the highest of ``last_records``, the offsets in queues' last entries, at which there is a record; else at the newest segment
+    that starts with a record.
     """
     log = store.log
     for start in sorted(set(last_records), reverse=True):
@@ -141,7 +141,7 @@ def log_end(store: Store, last_records: list[int]) -> tuple[int, int | None]:
 
 
 def _walk_to_end(store: Store, phy_offset: int) -> tuple[int, int | None]:
-    """The end of the records that follow each other from an offset on, over blanks, and the last one's store time."""
+    """Return where the consecutive records from an offset on end, across blanks, and the last store time in ms."""
     from store_core.scan.log import ScanOptions, scan_segment
 
     options = ScanOptions(check_crc=False, properties=False)
@@ -205,7 +205,7 @@ def _index(store: Store, sizes: IndexSizes | None) -> Iterator[dict[str, Any]]:
 
 
 def _groups(rows: Iterator[Lag], *, is_known: bool) -> list[dict[str, Any]]:
-    """Return lag by group and topic, None where no queue's end ``is_known``; else what is not known of one counts as nothing."""
+    """Return lag by group and topic; None unless ``is_known``, the ends of queues. An unknown lag of one queue counts as 0."""
     found: dict[tuple[str, str], list[Lag]] = defaultdict(list)
     for row in rows:
         found[row.group, row.topic].append(row)
@@ -221,7 +221,7 @@ def _groups(rows: Iterator[Lag], *, is_known: bool) -> list[dict[str, Any]]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields; times that were never set are None."""
+    """Return the fields; times that were never set are None."""
     values = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint) if f.name != "findings"}
     values["min_timestamp_ms"] = checkpoint.min_timestamp_ms
     return {name: (value or None) if name.endswith("_timestamp_ms") else value for name, value in values.items()}
@@ -234,8 +234,8 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
     if store.queues_in_rocksdb:
         yield finding("Q015", KINDS["Q015"].title, file=store.queue_database)
     elif store.queue_database:
-        told = "queues in RocksDB, beside those in files, are not read"
-        yield finding("Q015", told, file=store.queue_database, severity="info")
+        message = "queues in RocksDB, beside those in files, are not read"
+        yield finding("Q015", message, file=store.queue_database, severity="info")
     yield from wrong_types(store)
     if not store.queues_in_rocksdb:
         yield from queue_strays(store)
@@ -247,7 +247,7 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
 def _sequence_findings(
     store: Store, files: SegmentSequence, codes: tuple[str, str, str], key: QueueKey | None
 ) -> Iterator[Finding]:
-    """Files of a wrong length, foreign entries and missing files of a sequence."""
+    """Yield a finding for each file of a wrong length, foreign entry and missing file of a sequence."""
     wrong_length, foreign, missing = codes
     about: dict[str, Any] = {} if key is None else {"topic": key.topic, "queue_id": key.queue_id}
     for segment in files.segments:

@@ -1,4 +1,4 @@
-"""Rows of the log: messages by offset or time range, and on request what lies between them."""
+"""Return rows of the log: messages by offset or time range, and on request the ranges between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store_core.scan.log import Progress, ScanOptions, scan_log
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
-# A store time may lie so much in front of that of the segment's first message: brokers' clocks may be set back a little.
+# A message's store time may be so much before that of the segment's first message, because a clock may be set back a little.
 CLOCK_SLACK_MS: Final = 3_600_000
 _KINDS: Final = {
     FrameKind.BLANK: "blank",
@@ -33,7 +33,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """A stretch of the log that is no message. ``code`` is the reason for damage, None for the rest."""
+    """A range of the log that is no message. ``code`` is the reason for damage, None for the other kinds."""
 
     kind: str
     phy_offset: int
@@ -46,9 +46,13 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which rows: first byte in [from_phy_offset, to_phy_offset), store time in [begin_ms, end_ms], one of the topics
-    (any if none is named), one queue id, and what the message says. ``limit`` counts messages; ``with_ranges`` gives what
-    is no message too."""
+    """Conditions on rows of the log; None and an empty set are no condition.
+
+    * The first byte is in [from_phy_offset, to_phy_offset) and the store time in [begin_ms, end_ms].
+    * The topic is one of ``topics``, and the queue id and the content match.
+
+    ``limit`` counts messages. ``with_ranges`` returns ranges that are no messages too.
+    """
 
     from_phy_offset: int | None = None
     to_phy_offset: int | None = None
@@ -61,7 +65,7 @@ class LogFilter:
     content: ContentFilter = field(default_factory=ContentFilter)
 
     def rows(self, table: FrameTable) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mask of the table's messages that pass."""
+        """Return a mask of the table's messages that pass."""
         mask = table.messages
         if self.begin_ms is not None:
             mask &= table.store_timestamp_ms >= self.begin_ms
@@ -77,9 +81,9 @@ class LogFilter:
         return mask
 
     def ranges(self, table: FrameTable, before_ms: Ints, behind_ms: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mask of the rows that lie, at least in part, in the offsets and times asked for.
+        """Return a mask of the rows that overlap the wanted offsets and times.
 
-        ``before_ms`` and ``behind_ms`` are the store times of the messages around each row.
+        ``before_ms`` and ``behind_ms`` are the store times of the messages before and after each row.
         """
         mask = table.phy_offset + table.size_bytes > (self.from_phy_offset or 0)
         if self.begin_ms is not None:
@@ -101,15 +105,16 @@ def read_log(
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[Any | LogRange]:
-    """Rows in log order, streamed. ``messages`` makes them of the messages at some rows of a table. ``on_table`` sees every table
-    that is walked, for findings: what was not asked for looks blameless there.
+    """Yield rows in log order. ``messages`` converts the messages at some rows of a table.
 
-    With a begin time, segments at the front whose messages are an hour or more older are not read. Raises FailedError
-    where a segment cannot be read.
+    ``on_table`` gets every table of the walk for findings; unwanted rows appear in it as good.
+
+    With a start time, the first segments are not read if their messages are more than an hour too old. Raises FailedError where a segment cannot be
+    read.
     """
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    left = wanted.limit
+    remaining = wanted.limit
     start = _start_of_walk(store, wanted)
     tables = scan_log(
         store,
@@ -118,48 +123,48 @@ def read_log(
         options=ScanOptions(check_property_crc=True),
         on_progress=on_progress,
     )
-    around = _Around()
+    neighbours = _NeighbourTimes()
     for table in tables:
         if not len(table):
             continue
-        asked, is_message = wanted.rows(table), table.messages
-        asked = np.where(is_message, asked, wanted.ranges(table, *around.times(table)))
-        if left is not None and not wanted.content:
-            left -= len(found := np.flatnonzero(asked & is_message)[:left])
-            if left == 0:
-                asked[found[-1] + 1 :] = False
+        wanted_rows, is_message = wanted.rows(table), table.messages
+        wanted_rows = np.where(is_message, wanted_rows, wanted.ranges(table, *neighbours.times(table)))
+        if remaining is not None and not wanted.content:
+            remaining -= len(found := np.flatnonzero(wanted_rows & is_message)[:remaining])
+            if remaining == 0:
+                wanted_rows[found[-1] + 1 :] = False
         if on_table is not None:
-            on_table(_blameless(table, ~asked))
-        rows = np.flatnonzero(asked if wanted.with_ranges else asked & is_message)
+            on_table(_with_good_rows(table, ~wanted_rows))
+        rows = np.flatnonzero(wanted_rows if wanted.with_ranges else wanted_rows & is_message)
         if wanted.content:
-            rows, left = _passing(table, rows, is_message, wanted.content, left)
-        for some in np.split(rows, np.flatnonzero(np.diff(is_message[rows])) + 1):
-            if len(some):
+            rows, remaining = _passing(table, rows, is_message, wanted.content, remaining)
+        for group in np.split(rows, np.flatnonzero(np.diff(is_message[rows])) + 1):
+            if len(group):
                 yield from (
-                    messages(table, some) if is_message[some[0]] else (_range(table, row) for row in some.tolist())
+                    messages(table, group) if is_message[group[0]] else (_range(table, row) for row in group.tolist())
                 )
-        if left == 0:
+        if remaining == 0:
             return
 
 
 def _passing(
-    table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, most: int | None
+    table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, limit: int | None
 ) -> tuple[Ints, int | None]:
-    """Those of some rows that are no messages, or whose message passes, up to ``most`` messages; and how many are left of these."""
+    """Return the rows of ranges and of passing messages, up to ``limit`` messages, and how many more are wanted."""
     passing: list[int] = []
     for row in rows.tolist():
         if is_message[row]:
             if not content.matches(table.message(row)):
                 continue
-            most = None if most is None else most - 1
+            limit = None if limit is None else limit - 1
         passing.append(row)
-        if most == 0:
+        if limit == 0:
             break
-    return np.array(passing, np.int64), most
+    return np.array(passing, np.int64), limit
 
 
 def size_of_walk(store: Store, wanted: LogFilter) -> int:
-    """How many bytes of the log are walked for these rows, where no limit ends it earlier."""
+    """Return how many bytes of the log are walked for these rows if no limit ends the walk earlier."""
     start = _start_of_walk(store, wanted)
     ends = (min(s.end_phy_offset, wanted.to_phy_offset or s.end_phy_offset) for s in store.log.segments)
     return sum(max(end - max(s.phy_offset, start), 0) for s, end in zip(store.log.segments, ends, strict=True))
@@ -170,32 +175,32 @@ def _start_of_walk(store: Store, wanted: LogFilter) -> int:
 
 
 def has_message_after(store: Store, phy_offset: int) -> bool:
-    """Whether the log goes on at an offset: what is damaged in front of it is then no torn tail. What cannot be read is more of it."""
+    """Return True if a message follows at or after an offset, so that damage before it is no torn tail. An unreadable log counts as True."""
     try:
         return any(table.messages.any() for table in scan_log(store, from_phy_offset=phy_offset))
     except UnreadableError:
         return True
 
 
-class _Around:
-    """The store times of the messages around what is no message, from table to table."""
+class _NeighbourTimes:
+    """The store times of the messages around ranges, carried from table to table."""
 
     def __init__(self) -> None:
         self._last_ms = 0
 
     def times(self, table: FrameTable) -> tuple[Ints, Ints]:
-        """For each row the store time of the last message up to it and of the next; 0 and the end of time if not known."""
+        """Return for each row the store times of the last message up to it and of the next; 0 and the end of time if unknown."""
         number = np.arange(len(table))
         before = np.maximum.accumulate(np.where(table.messages, number, -1))
-        behind = np.minimum.accumulate(np.where(table.messages, number, len(table))[::-1])[::-1]
+        following = np.minimum.accumulate(np.where(table.messages, number, len(table))[::-1])[::-1]
         times = np.concatenate([table.store_timestamp_ms, [END_OF_TIME_MS, self._last_ms]])  # -1 is the last element
-        found = times[before], times[behind]
+        found = times[before], times[following]
         self._last_ms = int(found[0][-1])
         return found
 
 
-def _blameless(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> FrameTable:
-    """A table whose rows in a mask are good messages and blanks."""
+def _with_good_rows(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> FrameTable:
+    """Return the table with the rows of a mask changed to good messages and blanks."""
     if not mask.any():
         return table
     kind = np.where(mask & ~table.messages, FrameKind.BLANK, table.kind)
@@ -210,7 +215,10 @@ def _range(table: FrameTable, row: int) -> LogRange:
 
 
 def _walk_from(store: Store, phy_offset: int) -> int:
-    """The offset itself where a record starts, else the start of its segment: only the walk from there tells what it hits."""
+    """Return the offset if a record starts there, else the start of its segment.
+
+    Only a walk from the segment's start can find the next record.
+    """
     message = read_message(store.log, phy_offset)
     if message is not None and message.own_phy_offset == phy_offset:
         return phy_offset
@@ -219,9 +227,9 @@ def _walk_from(store: Store, phy_offset: int) -> int:
 
 
 def start_for_time(store: Store, begin_ms: int | None) -> int:
-    """Start of the last segment in front of which everything is too old; 0 where nothing can be left out.
+    """Return the start of the last segment before which every message is too old; 0 where no segment can be skipped.
 
-    Times have no checksum: nothing is left out where those of the segments go back, and none for what one record says alone.
+    Times have no checksum. So no segment is skipped where the segments' times go back, or on the word of a single record.
     """
     too_old: list[int] = []
     last_ms = 0
@@ -244,7 +252,10 @@ def start_for_time(store: Store, begin_ms: int | None) -> int:
 
 
 def confirmed_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Store time of the record at an offset, if the one behind it says the same, give or take ``CLOCK_SLACK_MS``."""
+    """Return the store time of the record at an offset if the next record confirms it, else None.
+
+    The two times may differ by at most ``CLOCK_SLACK_MS``.
+    """
     first_ms = read_store_timestamp_ms(log, phy_offset)
     size_bytes = read_size_bytes(log, phy_offset)
     if first_ms is None or size_bytes is None:

@@ -1,4 +1,4 @@
-"""What of a log's folders and files is not read: folders that are not there, and what stands where a segment belongs (store format 1.2)."""
+"""Report parts of the log that are not read: missing folders, and other things under a segment's name (store format 1.2)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
 def missing_log(store: Store) -> Iterator[Finding]:
-    """S007 where there is no log file, unless the store never had a message; else S010 for each log folder that is not there, which
-    a broker makes when it starts."""
+    """Yield S007 where there is no log file, unless the store never had a message; else S010 for each missing log folder.
+
+    A broker makes a missing folder when it starts.
+    """
     if not store.log.segments:
         if not is_new(store):
             yield finding("S007", "there is no log file", file=paths.COMMITLOG)
@@ -35,25 +37,28 @@ def missing_log(store: Store) -> Iterator[Finding]:
 
 
 def advised(findings: Iterable[Finding]) -> list[Finding]:
-    """Put the log's absence first, and leave out what follows from it: where the log is away (S007) nothing else can be judged.
+    """Return the findings in an order and with advice that fit a missing log.
 
-    Where one of its folders is away (S010) what was found stays, but no other advice may be followed before the disk is mounted.
+    * No log at all (S007): only findings that do not depend on the log stay, without advice.
+    * A log folder is missing (S010): all findings stay, but only those about the store keep their advice, since the disk must be mounted first.
     """
     found = list(findings)
-    away = [each for each in found if each.code == _NO_LOG]
-    if away:
-        return [*away, *(replace(each, advice="") for each in found if each.code in _TRUE_WITHOUT_LOG)]
-    in_part = [each for each in found if each.code == _LOG_IN_PART]
-    if not in_part:
+    missing = [item for item in found if item.code == _NO_LOG]
+    if missing:
+        return [*missing, *(replace(item, advice="") for item in found if item.code in _TRUE_WITHOUT_LOG)]
+    partial = [item for item in found if item.code == _LOG_IN_PART]
+    if not partial:
         return found
-    others = (each for each in found if each.code != _LOG_IN_PART)
-    return [*in_part, *(each if each.code[0] == _OF_THE_STORE else replace(each, advice="") for each in others)]
+    others = (item for item in found if item.code != _LOG_IN_PART)
+    return [*partial, *(item if item.code[0] == _OF_THE_STORE else replace(item, advice="") for item in others)]
 
 
 def is_new(store: Store) -> bool:
-    """Whether nothing tells of a message that there ever was, as in a store whose broker ended before the first one: a checkpoint
-    of zeros, empty folders for the log, no index, no queue, nobody's progress. Where the log is away, even behind a start without
-    it, the checkpoint or the index tell of it."""
+    """Return True if the store never had a message, as after a broker that ended before its first one.
+
+    Such a store has a checkpoint of zeros, empty folders for the log, no index, no queue and no progress. If the log is lost, the checkpoint or the
+    index prove it, even after a start without the log.
+    """
     if store.log.segments or _missing_folders(store) or any(map(names_of, store.settings.commitlog_paths)):
         return False
     if store.queues or store.batch_queues or store.queues_in_rocksdb or store.index_files:
@@ -63,7 +68,7 @@ def is_new(store: Store) -> bool:
 
 
 def unread_log(store: Store) -> Iterator[Finding]:
-    """As ``missing_log``, and L010 or L018 for whatever has a segment's name and is not read as one."""
+    """Yield the findings of ``missing_log``, and L010 or L018 for other things with a segment's name."""
     yield from missing_log(store)
     for stray in store.log.strays:
         if paths.parse_segment_name(stray.path.name) is None or (
@@ -80,7 +85,7 @@ def unread_log(store: Store) -> Iterator[Finding]:
 
 
 def describe_stray(store: Store, stray: Stray) -> str:
-    """What a stray of a log or of a queue is."""
+    """Return a phrase that describes a stray of a log or of a queue."""
     path = stray.path
     if stray.duplicate_of is not None:
         return f"the same segment as {store.relative(stray.duplicate_of)}"
@@ -92,7 +97,7 @@ def describe_stray(store: Store, stray: Stray) -> str:
 
 
 def refuse_missing_log(store: Store) -> None:
-    """Raise FailedError where there is no log file, and queues or index files tell that there was one."""
+    """Raise FailedError where there is no log file, but queues or index files exist."""
     if not store.log.segments and (store.queues or store.batch_queues or store.index_files):
         raise FailedError(
             "there is no log file, while queues or index files stand",

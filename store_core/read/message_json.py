@@ -1,4 +1,4 @@
-"""The MESSAGE object of the command line's contract."""
+"""Build the MESSAGE object of the command line's contract."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """How messages are shown: the decompressed body, the stored one, or none. A large one is a ``LongBody``."""
+    """A choice of the body to show: decompressed, as stored, or none. A large body is a ``LongBody``."""
 
     body: BodyForm = "plain"
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys of every message that is shown so, also where there is none."""
+        """The keys of every message in this view."""
         return _FIELDS if self.body == "none" else _FIELDS + _BODY_FIELDS
 
     def as_json(self, message: Message, findings: list[Finding] | None = None) -> dict[str, Any]:
-        """One MESSAGE. A wrong checksum and a body that cannot be decompressed are added to ``findings``."""
+        """Return one MESSAGE. A wrong checksum and a body that cannot be decompressed are added to ``findings``."""
         crc_holds = body_crc_ok(message)
         shown = {
             "topic": message.topic,

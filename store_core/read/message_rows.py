@@ -1,4 +1,4 @@
-"""MESSAGE rows in batches: columns of a table's messages, and single rows for what columns do not hold."""
+"""Build MESSAGE rows in batches of columns, and single rows for messages that columns cannot hold."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _TRANSACTION_AND_COMPRESSION: Final = record.TRANSACTION_MASK | record.FLAG_COMP
 
 
 class MessageRows:
-    """Makes rows of messages as a view shows them; those of tombstones have ``tombstone_kind`` as their kind.
+    """Builds rows of messages in a view; a tombstone's row has ``tombstone_kind`` as its kind.
 
-    The first batches are small, so that a reader need not wait.
+    The first batches are small so that a reader gets rows soon.
     """
 
     def __init__(self, view: MessageView, findings: list[Finding], tombstone_kind: str) -> None:
@@ -46,38 +46,38 @@ class MessageRows:
         self._batch_rows = _FIRST_ROWS
 
     def of(self, table: FrameTable, rows: Ints) -> Iterator[RowBatch | dict[str, Any]]:
-        """Rows for these messages of a table, in their order. ``findings`` gets what the view adds."""
+        """Yield rows for these messages of a table, in their order. ``findings`` gets the view's findings."""
         if not is_native():
             yield from self._one_by_one(table, rows)
             return
         ends = np.cumsum(table.size_bytes[rows])
         at = 0
         while at < len(rows):
-            most = int(ends.searchsorted((ends[at - 1] if at else 0) + _MOST_BYTES, "right"))
-            some = rows[at : max(min(at + self._batch_rows, most), at + 1)]
-            bodies = _bodies_of(table, some, self._view)
+            end_by_bytes = int(ends.searchsorted((ends[at - 1] if at else 0) + _MOST_BYTES, "right"))
+            chunk = rows[at : max(min(at + self._batch_rows, end_by_bytes), at + 1)]
+            bodies = _bodies_of(table, chunk, self._view)
             if bodies is not None:
-                some = some[: len(bodies.starts)]
-                yield from self._batches(table, some, bodies)
+                chunk = chunk[: len(bodies.starts)]
+                yield from self._batches(table, chunk, bodies)
                 self._batch_rows = min(self._batch_rows * _GROWTH, _MOST_ROWS)
             else:
-                some = some[:1]
-                yield from self._one_by_one(table, some)
-            at += len(some)
+                chunk = chunk[:1]
+                yield from self._one_by_one(table, chunk)
+            at += len(chunk)
 
     def _batches(self, table: FrameTable, rows: Ints, bodies: _Bodies) -> Iterator[RowBatch]:
-        """A batch for messages that follow each other, and one for tombstones, whose rows have a key more."""
+        """Yield batches of consecutive messages; tombstones are in batches of their own because their rows have one key more."""
         at = table.phy_offset[rows] - table.window_phy_offset
         parts = arrow_columns(table.window, at, table.size_bytes[rows], _PARTS)
         columns = _columns(table, rows, parts) | bodies.columns(self._view)
         assert parts.tombstone is not None
-        ours = np.unpackbits(parts.tombstone, count=len(rows), bitorder="little")
-        bounds = [0, *(np.flatnonzero(np.diff(ours)) + 1).tolist(), len(rows)]
+        is_tombstone = np.unpackbits(parts.tombstone, count=len(rows), bitorder="little")
+        bounds = [0, *(np.flatnonzero(np.diff(is_tombstone)) + 1).tolist(), len(rows)]
         for first, stop in pairwise(bounds):
-            some = {name: column.part(first, stop) for name, column in columns.items()}
-            if ours[first]:
-                some = {"kind": same(self._tombstone_kind), **some}
-            yield RowBatch(some, stop - first, partial(self._one_by_one, table, rows[first:stop]))
+            part = {name: column.part(first, stop) for name, column in columns.items()}
+            if is_tombstone[first]:
+                part = {"kind": same(self._tombstone_kind), **part}
+            yield RowBatch(part, stop - first, partial(self._one_by_one, table, rows[first:stop]))
 
     def _one_by_one(self, table: FrameTable, rows: Ints) -> Iterator[dict[str, Any]]:
         for row in rows.tolist():
@@ -88,7 +88,7 @@ class MessageRows:
 
 @dataclass(frozen=True, slots=True)
 class _Bodies:
-    """Where bodies lie in some bytes; ``as_base64``: those that are given so whatever they hold."""
+    """The ranges of bodies in a buffer. ``as_base64``: bodies shown as base64 whatever they contain."""
 
     data: Any
     starts: Ints
@@ -107,7 +107,7 @@ class _Bodies:
 
 
 def _bodies_of(table: FrameTable, rows: Ints, view: MessageView) -> _Bodies | None:
-    """The bodies of the first of these messages, of as many as have one that is not long and can be read; None if the first has not."""
+    """Return the bodies of the first of these messages, up to one that is long or unreadable; None if the first is."""
     starts = table.body_at[rows].astype(np.int64)
     lengths = table.body_length[rows].astype(np.int64)
     compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
@@ -128,7 +128,7 @@ def _bodies_of(table: FrameTable, rows: Ints, view: MessageView) -> _Bodies | No
 
 
 def _decompressed(table: FrameTable, rows: Ints, places: list[int], count: int) -> tuple[list[bytes], int]:
-    """The plain bodies of messages at some places of a list, and how many rows of it that is enough for."""
+    """Return the plain bodies of messages at some places of a list, and the number of rows they complete."""
     plain: list[bytes] = []
     size_bytes = 0
     for place in places:
@@ -145,7 +145,7 @@ def _decompressed(table: FrameTable, rows: Ints, places: list[int], count: int) 
 
 
 def _columns(table: FrameTable, rows: Ints, parts: ArrowColumns) -> dict[str, TextColumn]:
-    """All columns of a MESSAGE but the body, in their order."""
+    """Return all columns of a MESSAGE but the body, in their order."""
 
     def stored(name: str) -> TextColumn:
         return numbers(getattr(table, name)[rows])
@@ -189,10 +189,10 @@ def _texts(texts: Texts | Words | None) -> TextColumn:
 def _items(kind: TextKind, bounds: Ints | None, *parts: Texts | Words | None) -> TextColumn:
     assert bounds is not None
     placed = [_places(part) for part in parts]
-    items = tuple(each for places, _ in placed for each in places)
+    items = tuple(bounds_array for places, _ in placed for bounds_array in places)
     return TextColumn(kind, (*between(bounds), *items), tuple(data for _, data in placed))
 
 
 def _places(texts: Texts | Words | None) -> tuple[Places, Ints]:
-    assert isinstance(texts, Texts)  # words are what collectors give
+    assert isinstance(texts, Texts)  # only collectors return words
     return between(texts.offsets), texts.data

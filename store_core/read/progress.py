@@ -1,4 +1,4 @@
-"""How far consumer groups are (store format 9.4, store behaviour 12.1)."""
+"""Report the progress and lag of consumer groups (store format 9.4, store behaviour 12.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Next queue offset a group will consume, for one queue."""
+    """The next queue offset that a group will consume in a queue."""
 
     group: str
     topic: str
@@ -27,7 +27,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A group's distance from a queue's end in messages; below 0 where it is beyond it. None where there is no queue."""
+    """A group's distance from a queue's end in messages; negative after the end, None where there is no queue."""
 
     group: str
     topic: str
@@ -43,31 +43,31 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class ProgressTable:
-    """All groups' progress, in order of group, topic and queue; findings about the files it was read from."""
+    """All groups' progress in order of group, topic and queue, and findings about the files."""
 
     rows: tuple[Progress, ...]
     findings: tuple[Finding, ...] = ()
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
-        """A group's progress in a queue; None where nothing is known."""
+        """Return a group's progress in a queue; None where it has none."""
         wanted = (group, topic, queue_id)
         return next((row.offset for row in self.rows if (row.group, row.topic, row.queue_id) == wanted), None)
 
     def only(self, groups: frozenset[str], topics: frozenset[str]) -> ProgressTable:
-        """The rows of these groups and topics; an empty set means all."""
+        """Return the rows of these groups and topics; an empty set means all."""
         rows = (r for r in self.rows if (not groups or r.group in groups) and (not topics or r.topic in topics))
         return ProgressTable(tuple(rows), self.findings)
 
 
 def read_progress(root: Path) -> ProgressTable:
-    """Progress as a broker loads it from its JSON files, copies included. Missing files are empty; damage is a finding."""
+    """Return the progress as a broker loads it from its JSON files and their copies. Missing files are empty; damage is a finding."""
     config = read_config(root)
     rows = [Progress(*key, offset) for key, offset in sorted(offset_table(config).items())]
     return ProgressTable(tuple(rows), config.progress.findings)
 
 
 def lags(store: Store, table: ProgressTable, rules: ReadRules = RULES_5) -> Iterator[Lag]:
-    """Every group's lag, queue by queue. Where the queues are in RocksDB nothing can be said about their ends."""
+    """Yield every group's lag, queue by queue. Where the queues are in RocksDB their ends and the lag are None."""
     ends: dict[tuple[str, int], tuple[int, int] | None] = {}
     for row in table.rows:
         key = row.topic, row.queue_id

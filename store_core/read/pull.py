@@ -1,8 +1,10 @@
-"""A consumer's read of one queue, by the rules of a broker's getMessage (store behaviour, section 8).
+"""Read a queue as a consumer does, by the rules of a broker's getMessage (store behaviour, section 8).
 
-Where this differs from a broker on purpose: the number of messages is limited by ``limit`` alone, not by a broker's
-transfer limits or the end of a queue file; the client's exact tag test is made here too; an entry that does not point
-to a record is skipped and told, where a broker would hand out the bytes it finds.
+Three differences from a broker are intended:
+
+* only ``limit`` limits the number of messages, not a broker's transfer limits or the end of a queue file;
+* the client's exact test of tags is made here too;
+* an entry that does not point to a record is skipped and reported; a broker would return the bytes there.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ Status = Literal[
 ]
 DEFAULT_LIMIT: Final = 32
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-_FILTER_ENTRIES: Final = 16_000 // ENTRY_SIZE_BYTES  # maxFilterMessageSize: entries that one call looks at
+_FILTER_ENTRIES: Final = 16_000 // ENTRY_SIZE_BYTES  # maxFilterMessageSize: entries that one call reads
 
 
 class PullResult(NamedTuple):
-    """The answer to one pull. ``next_begin_offset`` is where the consumer goes on."""
+    """The answer to a pull. The consumer continues at ``next_begin_offset``."""
 
     topic: str
     queue_id: int
@@ -55,15 +57,15 @@ class PullResult(NamedTuple):
 
 
 def require_queue_files(store: Store) -> None:
-    """Raises FailedError where the store keeps its queues in RocksDB (finding Q015)."""
+    """Raise FailedError where the store keeps its queues in RocksDB (finding Q015)."""
     if store.queues_in_rocksdb:
         kind = KINDS["Q015"]
         raise FailedError(kind.title, path=str(store.root), to_do=kind.advice[0].lower() + kind.advice[1:].rstrip("."))
 
 
 def open_queue(store: Store, topic: str, queue_id: int, rules: ReadRules = RULES_5) -> Queue | BatchQueue | None:
-    """A queue by topic and id, None where the store has no such queue. Raises FailedError for queues in RocksDB."""
-    topic = os.fsencode(topic).decode(errors="replace")  # as queues are listed; a word of the command line may be raw
+    """Return a queue by topic and id, None where the store has no such queue. Raises FailedError for queues in RocksDB."""
+    topic = os.fsencode(topic).decode(errors="replace")  # as in listed queues; an argument may hold raw bytes
     files = store.queue(topic, queue_id)
     if files is None and _REPLACEMENT in topic:
         files = store.queues.get(QueueKey(topic, queue_id))
@@ -86,7 +88,7 @@ def pull(
     limit: int = DEFAULT_LIMIT,
     tags: TagFilter | None = None,
 ) -> PullResult:
-    """Return up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch comes as its messages."""
+    """Return up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch is returned as its messages."""
     if queue is None:
         return PullResult(topic, queue_id, offset or 0, "NO_MATCHED_LOGIC_QUEUE", 0, 0, 0)
     first, end = queue.min_offset, queue.max_offset
@@ -97,10 +99,10 @@ def pull(
     taken: list[Message] = []
     if tags is None and isinstance(queue, Queue):
         taken = _plain_messages(queue, offset, limit if limit < end - offset else end - offset)
-    behind = offset + len(taken)
-    if taken and (len(taken) == limit or behind == end):
-        return PullResult(topic, queue_id, offset, "FOUND", behind, first, end, tuple(taken))
-    entries: Iterator[Entry | BatchEntry] = queue.entries(behind, min(end, offset + max(_FILTER_ENTRIES, limit)))
+    next_offset = offset + len(taken)
+    if taken and (len(taken) == limit or next_offset == end):
+        return PullResult(topic, queue_id, offset, "FOUND", next_offset, first, end, tuple(taken))
+    entries: Iterator[Entry | BatchEntry] = queue.entries(next_offset, min(end, offset + max(_FILTER_ENTRIES, limit)))
     if not taken:
         first_entry = next(entries, None)
         if first_entry is None or (isinstance(queue, Queue) and first_entry.queue_offset != offset):
@@ -116,31 +118,31 @@ def pull(
 
 
 def _plain_messages(queue: Queue, offset: int, count: int) -> list[Message]:
-    """The messages of up to ``count`` entries, up to the first that has to be looked at by itself."""
+    """Return the messages of up to ``count`` entries, up to the first entry that needs a check of its own."""
     found: list[Message] = []
     while len(found) < count:
         entries = queue.stored(offset + len(found), count - len(found))
-        more = messages_of(queue.log, entries)
-        found = found + more if found else more
-        if not more or len(more) * ENTRY_SIZE_BYTES < len(entries):
+        messages = messages_of(queue.log, entries)
+        found = found + messages if found else messages
+        if not messages or len(messages) * ENTRY_SIZE_BYTES < len(entries):
             break
     return found
 
 
 def _outside(queue: Queue | BatchQueue, offset: int, first: int, end: int) -> tuple[Status, int]:
-    """The answer where the offset is not in the queue: status and where to go on."""
+    """Return the status and the consumer's next offset for an offset that is not in the queue."""
     if end == 0:
         return "NO_MESSAGE_IN_QUEUE", 0
     if offset < first:
         return "OFFSET_TOO_SMALL", first
     if offset == end:
         return "OFFSET_OVERFLOW_ONE", end
-    begins_again = first == 0 and isinstance(queue, Queue) and queue.rules.begins_again
-    return "OFFSET_OVERFLOW_BADLY", 0 if begins_again else end
+    restarts = first == 0 and isinstance(queue, Queue) and queue.rules.begins_again
+    return "OFFSET_OVERFLOW_BADLY", 0 if restarts else end
 
 
 class _Loop:
-    """The loop over entries: what is taken, what is passed over, and why."""
+    """The loop over entries: messages taken, entries skipped and the reasons."""
 
     def __init__(
         self,
@@ -163,10 +165,10 @@ class _Loop:
         self._tags = tags
 
     def run(self, entries: Iterable[Entry | BatchEntry]) -> tuple[Status, int]:
-        """Go over the entries behind those already taken; gives the status and where a consumer goes on."""
+        """Process the entries after those already taken; return the status and the consumer's next offset."""
         status: Status = "NO_MATCHED_MESSAGE"
         next_begin = self._offset + len(self.messages)
-        skip_below: int | None = None  # behind a removed record: where the log goes on
+        skip_below: int | None = None  # after a removed record: start of the next segment
         for entry in entries:
             if self.messages and len(self.messages) + entry.batch_size > self._limit:
                 break
@@ -191,14 +193,14 @@ class _Loop:
         return entry.tags_code if unit is None else unit.tags_code
 
     def _take(self, entry: Entry | BatchEntry) -> bool:
-        """Add what matches of the record the entry points to; whether there is a record."""
+        """Add the matching messages of the record that the entry points to. Return False if there is no record."""
         message = read_message(self._log, entry.phy_offset, entry.size_bytes)
         if message is None:
-            self._tell("Q001", "no record starts where the entry points to", entry)
+            self._report("Q001", "no record starts where the entry points to", entry)
             return False
         if message.size_bytes != entry.size_bytes:
             text = f"the entry says {entry.size_bytes} bytes, the record has {message.size_bytes}"
-            self._tell("Q003", text, entry)
+            self._report("Q003", text, entry)
         parts = unwrapped(message) if needs_unwrap(message) else (message,)
         taken = [
             part
@@ -209,7 +211,7 @@ class _Loop:
         self.messages += taken
         return True
 
-    def _tell(self, code: str, text: str, entry: Entry | BatchEntry) -> None:
+    def _report(self, code: str, text: str, entry: Entry | BatchEntry) -> None:
         self.findings.append(
             finding(
                 code,
@@ -224,12 +226,12 @@ class _Loop:
 
 
 def _is_readable(log: SegmentSequence, entry: Entry | BatchEntry) -> bool:
-    """Whether a broker could map the entry's bytes: they lie in one segment."""
+    """Return True if a broker could map the entry's bytes, which must be in one segment."""
     segment = log.find(entry.phy_offset) if entry.phy_offset >= 0 else None
     return segment is not None and entry.phy_offset + entry.size_bytes <= segment.end_phy_offset
 
 
 def _next_segment_start(log: SegmentSequence, phy_offset: int) -> int:
-    """Where the segment behind the one that should hold an offset starts."""
+    """Return the start of the segment after the one that an offset belongs to."""
     size = log.file_size_bytes
     return phy_offset + size - phy_offset % size if size else phy_offset + 1

@@ -1,4 +1,4 @@
-"""Messages by key: from the index as a broker answers, from the log alone, or exactly from both (store behaviour 9.2, 9.3)."""
+"""Find messages by key: from the index as a broker answers, from the log alone, or exactly from both (store behaviour 9.2, 9.3)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ID_DIGITS: Final = (2 * OFFSET_ID_V4_SIZE_BYTES, 2 * OFFSET_ID_V6_SIZE_BYTES)
 
 
 def find_message(store: Store, identifier: str, topic: str | None = None) -> Message | None:
-    """The message that ``identifier`` names; the newest of several, None if there is none.
+    """Return the message that ``identifier`` names; the newest of several, None if there is none.
 
-    A decimal number is an offset in the log, with zeros in front too, as in a segment's name. With a topic, anything longer
-    than an offset or of other characters is first taken for a unique key of it (from the index where that can tell, else
-    from the log). 32 or 56 hex digits are an offset message id; as in a broker its host is not compared.
+    * A decimal number is an offset in the log; leading zeros are allowed, as in a segment's name.
+    * 32 or 56 hex digits are an offset message id; its host is not compared, as in a broker.
+    * With a topic, a text that is no such number is first taken for a unique key (from the index where it can answer, else from the log).
     """
     if topic is not None and not (_is_decimal(identifier) and len(identifier) <= _OFFSET_DIGITS):
         answer = query_key(store, KeyQuery(topic, identifier, "unique", limit=1))
@@ -45,7 +45,7 @@ def find_message(store: Store, identifier: str, topic: str | None = None) -> Mes
 
 
 def is_id(identifier: str) -> bool:
-    """Whether a text has the form of what names a message without a topic: an offset, or an offset message id."""
+    """Return True if a text has the form of an offset or an offset message id, which need no topic."""
     return _is_offset(identifier) or (len(identifier) in _ID_DIGITS and all(digit in hexdigits for digit in identifier))
 
 
@@ -65,7 +65,7 @@ DEFAULT_LIMIT: Final = 64
 
 
 class KeyQuery(NamedTuple):
-    """What is looked for: a key of a topic, stored in [begin_ms, end_ms], the newest ``limit`` of them."""
+    """A query for the newest ``limit`` messages with a key of a topic, stored in [begin_ms, end_ms]."""
 
     topic: str
     key: str
@@ -79,11 +79,11 @@ class KeyQuery(NamedTuple):
         return [index_key_hash(self.topic, self.key)]
 
     def key_hashes_among(self, topics: Iterable[bytes]) -> list[int]:
-        """Those of a part of the log that has messages of these topics."""
+        """Return the hashes to look for in a part of the log with messages of these topics."""
         return self.key_hashes
 
     def carried_by(self, message: Message) -> bool:
-        """Whether a record really has the key. A rolled-back one has none: brokers do not index it."""
+        """Return True if the record itself has the key. A rolled-back record has none, because brokers do not index it."""
         if message.topic != self.topic or message.transaction == "rollback":
             return False
         if self.type != "key" and message.unique_key == self.key:
@@ -95,7 +95,7 @@ class KeyQuery(NamedTuple):
 
 
 class KeyAnywhere(NamedTuple):
-    """As ``KeyQuery``, for a key of whatever topic: the index is asked for ``topics``, the log tells all."""
+    """A ``KeyQuery`` for a key of any topic. The index is searched for ``topics``, a scan of the log for all topics."""
 
     topics: tuple[str, ...]
     key: str
@@ -120,8 +120,10 @@ class KeyAnywhere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
-    """Messages in log order. ``source`` is what they came from: index, scan, or both. The last two are the newest index
-    file's, None without one; a broker tells 0 where its index has nothing for the key's hash."""
+    """The messages of a query in log order. ``source`` is their origin: index, scan, or both.
+
+    The last two fields are the newest index file's, None without one. A broker answers 0 where its index has no entry for the key's hash.
+    """
 
     messages: tuple[Message, ...]
     source: Answered
@@ -131,10 +133,13 @@ class KeyAnswer:
 
 
 def query_key(store: Store, query: KeyQuery | KeyAnywhere, source: Source = "auto") -> KeyAnswer:
-    """``index``: a broker's answer without what only shares the hash. ``scan``: the log alone. ``auto``: every record of
-    the topic with the key whose store time is in the range, from the index where it can be trusted, else from the log.
+    """Return the messages with a key.
 
-    Raises FailedError where a file cannot be read; a scan needs no index, and says as info that it could not look at it.
+    * ``index``: a broker's answer, without records that only share the hash.
+    * ``scan``: from the log alone.
+    * ``auto``: every record with the key and a store time in the range, from the index where it fits the log, else from the log.
+
+    Raises FailedError where a file cannot be read. A scan needs no index: an unreadable one is an info finding.
     """
     if source == "scan":
         scanned = _scanned(store, query, None, None)
@@ -144,8 +149,8 @@ def query_key(store: Store, query: KeyQuery | KeyAnywhere, source: Source = "aut
         except UnreadableError as error:
             text = f"{error.what}; the log, which was read, needs no index"
             file = store.relative(Path(error.path)) if error.path else paths.INDEX
-            told = finding("I009", text, file=file, severity="info")
-            return KeyAnswer(tuple(scanned), "scan", None, None, (told,))
+            unread = finding("I009", text, file=file, severity="info")
+            return KeyAnswer(tuple(scanned), "scan", None, None, (unread,))
     with Index(store) as index:
         if source == "index":
             answer = _answer(index, _from_index(store, index, query), "index", index.findings)
@@ -166,7 +171,7 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
 
 
 def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery | KeyAnywhere) -> Iterator[tuple[int, bytes]]:
-    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
+    """Yield (offset, record) of a broker's answer from its index, in log order, without records that only share the hash."""
     for phy_offset in sorted(set(_offsets(index, query))):
         data = read_record_bytes(log, phy_offset)
         if data is not None and _is_carried(query, data):
@@ -181,7 +186,7 @@ def _offsets(index: Index, query: KeyQuery | KeyAnywhere) -> list[int]:
 
 
 def _is_carried(query: KeyQuery | KeyAnywhere, data: bytes) -> bool:
-    """As ``KeyQuery.carried_by``, on a record's bytes: most often it is told without decoding the record."""
+    """Return ``KeyQuery.carried_by`` for a record's bytes, in most cases without decoding the record."""
     if isinstance(query, KeyQuery) and carries_key(data, query.topic, query.key, query.type):
         return True
     # Malformed bytes decode to replacement characters.
@@ -205,7 +210,7 @@ def _from_index(store: Store, index: Index, query: KeyQuery | KeyAnywhere) -> It
 
 
 def _scanned(store: Store, query: KeyQuery | KeyAnywhere, start: int | None, end: int | None) -> list[Message]:
-    """The newest ``limit`` matches whose records start in [start, end), in log order."""
+    """Return the newest ``limit`` matches whose records start in [start, end), in log order."""
     import numpy as np
 
     from store_core.scan.log import scan_log
@@ -224,7 +229,7 @@ def _scanned(store: Store, query: KeyQuery | KeyAnywhere, start: int | None, end
 
 
 class _Exact:
-    """From the newest record to the oldest: what index files cover by their chains, what lies between by a scan."""
+    """The walk from the newest record to the oldest: chains where index files cover the log, scans between them."""
 
     def __init__(self, store: Store, index: Index, query: KeyQuery | KeyAnywhere) -> None:
         self._store = store
@@ -241,7 +246,7 @@ class _Exact:
         return "scan"
 
     def run(self) -> tuple[Message, ...]:
-        end: int | None = None  # everything from here on has been looked at
+        end: int | None = None  # the log from this offset on is done
         for file in reversed(self._index.files):
             if self._enough:
                 break
@@ -267,10 +272,10 @@ class _Exact:
         return len(self._found) >= self._query.limit
 
     def _covered_to(self, file: IndexFile) -> int | None:
-        """Where the log goes on behind a file's last record; None for a file that does not fit the log.
+        """Return the offset after the last record that an index file covers; None for a file that does not fit the log.
 
-        A file fits if its first and last records are where its header says, with the times it says. After a cut of the
-        log they are not, and new records at their place are not indexed (store behaviour 9.5).
+        A file fits if its first and last records are at the offsets and have the times of its header. After a cut of the log they are not, and new
+        records at their offsets are not indexed (store behaviour 9.5).
         """
         header = file.header
         if header.index_count <= 1:
@@ -287,15 +292,15 @@ class _Exact:
     def _walk(self, file: IndexFile) -> None:
         self._used_index = True
         for key_hash in self._query.key_hashes:
-            left = self._query.limit - len(self._found)
+            missing = self._query.limit - len(self._found)
             for phy_offset, _ in file.chain(key_hash):
                 if phy_offset in self._found:
                     continue
                 message = read_message(self._store.log, phy_offset)
                 if message is not None and self._query.carried_by(message) and self._query.in_time(message):
                     self._found[phy_offset] = message
-                    left -= 1
-                    if left <= 0:
+                    missing -= 1
+                    if missing <= 0:
                         break
 
     def _scan(self, start: int | None, end: int | None) -> None:
@@ -309,7 +314,7 @@ class _Exact:
             self._found[message.phy_offset] = message
 
     def _has_data(self, start: int, stop: int) -> bool:
-        """Whether there is anything but a sealed segment's blank or never written bytes in [start, stop)."""
+        """Return True if there is anything in [start, stop) but blanks that seal segments and bytes that were never written."""
         log = self._store.log
         at = start
         while at < stop:
@@ -329,7 +334,7 @@ class _Exact:
         return False
 
     def _is_written(self, start: int, end: int) -> bool:
-        """Whether anything but zeros follows in a segment; holes of sparse files are not read."""
+        """Return True if a byte other than zero follows in a segment; holes of sparse files are not read."""
         log = self._store.log
         at = log.next_data(start)
         while at is not None and at < end:

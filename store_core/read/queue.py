@@ -1,4 +1,4 @@
-"""A queue as a broker sees it: where it begins and ends, and its entries (store format 6; store behaviour 2 and 11.3)."""
+"""Read a queue as a broker does: its start, its end and its entries (store format 6; store behaviour 2 and 11.3)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from store_core.storage.sequence import Segment, SegmentSequence
 
 ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
 _FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
-_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 15  # read of a file at first, and at a time: most light queues have a few
+_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 15  # read at first, and at most: most light queues have few entries
 _KEPT_ENTRIES: Final = 256
-_NEAR: Final = 64  # entries that are asked in turn where one leads nowhere
+_NEAR: Final = 64  # entries that are tried in turn where one points to no record
 _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
 
 
 def end_of_entries(files: SegmentSequence, entry: Layout) -> int:
-    """Where a broker's recovery sets the queue's end, as a byte offset of the sequence (store behaviour, section 2).
+    """Return the queue's end after a broker's recovery, as a byte offset of the sequence (store behaviour, section 2).
 
-    From the third-last file on, the first entry that is not good ends the queue, even if more files follow.
+    From the third-last file on, the first bad entry ends the queue, even if more files follow.
     """
     end = 0
     for segment in files.segments[-_FILES_RECOVERED:]:
@@ -39,12 +39,12 @@ def end_of_entries(files: SegmentSequence, entry: Layout) -> int:
 
 
 def _has_gone(files: SegmentSequence, segment: Segment) -> bool:
-    """Whether a file was removed since it was listed; it is then passed over as one that never was there."""
+    """Return True if a file was removed since it was listed; it is then skipped as if it had never existed."""
     return files.is_plain(segment) and not is_there(segment.path)
 
 
 def end_of_run(files: SegmentSequence, entry: Layout, at: int) -> int:
-    """Where the run of good entries from an offset of the sequence on ends, in whichever file."""
+    """Return the byte offset at which the run of good entries from ``at`` on ends, across files."""
     for segment in files.segments:
         if segment.end_phy_offset > at:
             at = _good_end(files, segment, entry, max(at, segment.phy_offset))
@@ -54,7 +54,7 @@ def end_of_run(files: SegmentSequence, entry: Layout, at: int) -> int:
 
 
 def _good_end(files: SegmentSequence, segment: Segment, entry: Layout, at: int) -> int:
-    """Where a file's run of good entries from an offset on ends."""
+    """Return the byte offset at which a file's run of good entries from ``at`` on ends."""
     chunk = _FEW_ENTRIES
     while at + entry.size_bytes <= segment.end_phy_offset:
         buffer = files.read(at, chunk * entry.size_bytes)
@@ -69,8 +69,8 @@ def _good_end(files: SegmentSequence, segment: Segment, entry: Layout, at: int) 
 class Queue:
     """Entries of an ordinary queue (20 bytes each), by queue offset. Opening reads nothing.
 
-    ``min_offset`` and ``max_offset`` are what a broker would answer after its start on these files: entries behind
-    ``max_offset`` are left-overs, those before ``min_offset`` point before the log's first byte.
+    ``min_offset`` and ``max_offset`` are a broker's answers after a start on these files. Entries after ``max_offset`` are left-overs, and entries
+    before ``min_offset`` point before the log's first byte.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Queue:
 
     @cached_property
     def max_offset(self) -> int:
-        """The number the next message would get."""
+        """The queue offset of the next message."""
         return end_of_entries(self.files, layout.ENTRY) // ENTRY_SIZE_BYTES
 
     @property
     def end_slot(self) -> int:
-        """As ``BatchQueue``'s: places of these entries are queue offsets."""
+        """The end as a place, as in ``BatchQueue``; here an entry's place is its queue offset."""
         return self.max_offset
 
     @cached_property
     def min_offset(self) -> int:
-        """First queue offset a consumer can have (store behaviour 11.3)."""
+        """The first queue offset that a consumer can read (store behaviour 11.3)."""
         if not self.files.segments:
             return 0
         first = self.files.segments[0]
@@ -114,7 +114,7 @@ class Queue:
         return self.log.min_phy_offset
 
     def _searched_min(self, start: int, written: int) -> int:
-        """5.x: checks on both ends of the queue, then a binary search in its first file."""
+        """Return the min of 5.x: checks on both ends of the queue, then a binary search in its first file."""
         last = self.entry(self.max_offset - 1)
         if last is not None and last.phy_offset < self._log_min:
             return self.max_offset  # everything has expired; the numbering is kept
@@ -138,16 +138,16 @@ class Queue:
         return next((e.queue_offset for e in self.entries(low, high + 1) if e.phy_offset >= self._log_min), 0)
 
     def entry(self, queue_offset: int) -> Entry | None:
-        """The entry at a queue offset as stored; None where there is no file for it."""
+        """Return the entry at a queue offset as stored; None where there is no file for it."""
         if queue_offset < 0:
             return None
         data = self.files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
         return Entry(queue_offset, *_unpack(data)) if len(data) == ENTRY_SIZE_BYTES else None
 
     def stored(self, first: int, count: int) -> bytes:
-        """The bytes of up to ``count`` entries from one on: fewer where a file ends, none without a file, never many at once.
+        """Return the bytes of up to ``count`` entries from ``first`` on: fewer where a file ends or ``count`` is large, none without a file.
 
-        Of few, those that follow are read too and kept: entries below ``max_offset`` stay what they are.
+        For a small ``count`` the entries that follow are read too and kept: entries below ``max_offset`` do not change.
         """
         kept_first, kept = self._kept
         at, size_bytes = (first - kept_first) * ENTRY_SIZE_BYTES, count * ENTRY_SIZE_BYTES
@@ -160,13 +160,13 @@ class Queue:
         return data[:size_bytes]
 
     def entries(self, first: int, end: int) -> Iterator[Entry]:
-        """Entries of [first, end) as stored, in order; places without a file are left out."""
+        """Yield the entries of [first, end) as stored, in order; places without a file are left out."""
         for at, data in self.chunks(first, end):
             for number, fields in enumerate(_iter_unpack(data), at):
                 yield Entry(number, *fields)
 
     def chunks(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """As ``entries``, in bulk: (queue offset of the first, whole entries as stored) by the chunk."""
+        """Yield the entries in chunks: (queue offset of the first, whole entries as stored)."""
         at = max(first, 0)
         while at < end:
             data = self.stored(at, end - at)
@@ -181,21 +181,21 @@ class Queue:
             at += whole
 
     def next_file_offset(self, queue_offset: int) -> int | None:
-        """First queue offset of the first file that starts behind a queue offset; None if there is none."""
+        """Return the first queue offset of the first file that starts after a queue offset; None if there is none."""
         position = queue_offset * ENTRY_SIZE_BYTES
-        # Rounded up: a file may be named amid an entry, and whoever walks must get on.
+        # Rounded up: a file's name may be an offset inside an entry, and a walk must not stop there.
         following = (-(-s.phy_offset // ENTRY_SIZE_BYTES) for s in self.files.segments if s.phy_offset > position)
         return next(following, None)
 
     def ext_of(self, tags_code: int) -> ExtUnit | None:
-        """The ConsumeQueueExt unit that a tags code is the address of; None if it is none, or there is no good unit."""
+        """Return the ConsumeQueueExt unit at the address in a tags code; None if it is no address, or there is no good unit."""
         return read_ext_unit(self.ext, tags_code) if self.ext is not None else None
 
 
 class BatchQueue:
-    """Entries of a batch queue (46 bytes each). An entry's place is not its queue offset: it is searched for.
+    """Entries of a batch queue (46 bytes each). An entry's place is not its queue offset, so entries are searched.
 
-    ``min_offset`` and ``max_offset`` count messages, as the broker does. ``slots`` is the number of good entries.
+    ``min_offset`` and ``max_offset`` count messages, as a broker does.
     """
 
     def __init__(self, files: SegmentSequence, log: SegmentSequence) -> None:
@@ -208,24 +208,24 @@ class BatchQueue:
 
     @cached_property
     def end_slot(self) -> int:
-        """Number of the place behind the last good entry."""
+        """Number of the place after the last good entry."""
         return end_of_entries(self.files, layout.BATCH_ENTRY) // layout.BATCH_ENTRY.size_bytes
 
     def written_slots(self) -> list[range]:
-        """Places of the good entries, a range a file."""
+        """Return the places of the good entries, a range for each file."""
         size = layout.BATCH_ENTRY.size_bytes
         files = (range(s.phy_offset // size, min(s.end_phy_offset // size, self.end_slot)) for s in self.files.segments)
         return [file for file in files if file]
 
     @cached_property
     def max_offset(self) -> int:
-        """The queue offset the next message would get."""
+        """The queue offset of the next message."""
         last = self.at_slot(self.end_slot - 1)
         return 0 if last is None else last.queue_offset + last.batch_size
 
     @cached_property
     def min_offset(self) -> int:
-        """Queue offset of the first entry in the first file whose record is not before the log's first byte, else its end."""
+        """The queue offset of the first entry in the first file whose record the log still has, else that file's end."""
         first_file = next(iter(self.written_slots()), None)
         if first_file is None:
             return 0
@@ -241,13 +241,13 @@ class BatchQueue:
         return -1 if found is None else found.phy_offset
 
     def at_slot(self, slot: int) -> BatchEntry | None:
-        """The entry at a place; None where there is no file for it."""
+        """Return the entry at a place; None where there is no file for it."""
         size = layout.BATCH_ENTRY.size_bytes
         data = self.files.read(slot * size, size) if slot >= 0 else b""
         return _batch_entry(layout.BATCH_ENTRY.struct.unpack(data)) if len(data) == size else None
 
     def slot_of(self, queue_offset: int) -> int:
-        """Place of the entry that holds a queue offset, or of the first one behind it."""
+        """Return the place of the entry that holds a queue offset, or of the first entry after it."""
         low, high = self._first_slot, self.end_slot
         while low < high:
             middle = (low + high) // 2
@@ -259,11 +259,11 @@ class BatchQueue:
         return low
 
     def entries(self, first: int, end: int) -> Iterator[BatchEntry]:
-        """Entries that hold any queue offset of [first, end), in order."""
+        """Yield the entries that hold any queue offset of [first, end), in order."""
         return (found for _, found in self.placed(self.slot_of(first), end))
 
     def placed(self, first_slot: int, end: int) -> Iterator[tuple[int, BatchEntry]]:
-        """Entries from a place on, with their places, up to the first one behind queue offset ``end``."""
+        """Yield the entries from a place on, with their places, until one starts at or after queue offset ``end``."""
         for slot in range(first_slot, self.end_slot):
             found = self.at_slot(slot)
             if found is None:
@@ -274,27 +274,27 @@ class BatchQueue:
 
 
 def entries_after(queue: Queue, phy_offset: int) -> Iterator[Entry]:
-    """Entries that lead to a record at or after an offset in the log, in order; found by halves, so what is before is not read."""
+    """Yield the entries of records at or after an offset in the log, in order; a binary search skips the earlier ones."""
     low, high = queue.min_offset, queue.max_offset
     while low < high:
         middle = (low + high) // 2
         near = queue.entries(middle, min(middle + _NEAR, high))
-        told = next((entry.phy_offset for entry in near if _leads_to_a_record(queue, entry)), None)
-        if told is not None and told < phy_offset:
+        record_phy_offset = next((entry.phy_offset for entry in near if _points_to_record(queue, entry)), None)
+        if record_phy_offset is not None and record_phy_offset < phy_offset:
             low = middle + 1
         else:
             high = middle
     for entry in queue.entries(low, queue.max_offset):
-        if entry.phy_offset >= phy_offset and _leads_to_a_record(queue, entry):
+        if entry.phy_offset >= phy_offset and _points_to_record(queue, entry):
             yield entry
 
 
-def _leads_to_a_record(queue: Queue, entry: Entry) -> bool:
+def _points_to_record(queue: Queue, entry: Entry) -> bool:
     return not is_filler(entry) and not is_dead(entry, queue.log.file_size_bytes)
 
 
 def layout_of(queue: Queue | BatchQueue) -> Layout:
-    """What an entry of a queue looks like."""
+    """Return the layout of a queue's entries."""
     return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
 
 
@@ -303,7 +303,7 @@ def _batch_entry(fields: tuple[Any, ...]) -> BatchEntry:
 
 
 def read_ext_unit(ext: SegmentSequence, tags_code: int) -> ExtUnit | None:
-    """The unit at the address that a tags code holds (store format 6.5); None if it is no address or no good unit."""
+    """Return the unit at the address in a tags code (store format 6.5); None if it is no address or there is no good unit."""
     if not layout.is_ext_address(tags_code):
         return None
     head_size = layout.EXT_UNIT.size_bytes

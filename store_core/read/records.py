@@ -1,4 +1,4 @@
-"""Records by their offset in the log (store behaviour 10.1). Lengths are checked before anything is read by them."""
+"""Read records by their offset in the log (store behaviour 10.1). A length is checked before it is used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from store_core.layout import record
 from store_core.storage.sequence import SegmentSequence
 
 _FIRST_READ_BYTES: Final = 2048  # holds most records whole
-_MOST_BELIEVED_BYTES: Final = 1 << 16  # more is only read where the record itself says so
+_MOST_BELIEVED_BYTES: Final = 1 << 16  # more is read only by the record's own size field
 _STORE_TIME_READ_BYTES: Final = record.store_host_at(record.FLAG_BORN_HOST_V6)
-# Point reads spend their time here, hence names that are found at once.
+# Module names, not attributes, because point reads spend their time here.
 _unpack_prefix: Final = record.PREFIX.struct.unpack_from
 _PREFIX_SIZE: Final = record.PREFIX.size_bytes
 _MIN_SIZE: Final = record.MIN_RECORD_SIZE_BYTES
@@ -23,7 +23,7 @@ _MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
 
 
 def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes: int = 0) -> bytes | None:
-    """The bytes of the record that starts at an offset, by its own size field; None where none can start.
+    """Return the bytes of the record at an offset, by its own size field; None where no record can start.
 
     ``expected_size_bytes`` (a queue entry's size) saves a second read when it is right, and does no harm when it is not.
     """
@@ -42,7 +42,7 @@ def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes
 
 
 def read_message(log: SegmentSequence, phy_offset: int, expected_size_bytes: int = 0) -> Message | None:
-    """The record at an offset; None where there is no well-formed one. Its body's checksum is not looked at."""
+    """Return the record at an offset; None where there is no well-formed one. Its body's checksum is not verified."""
     data = read_record_bytes(log, phy_offset, expected_size_bytes)
     if data is None:
         return None
@@ -53,7 +53,7 @@ def read_message(log: SegmentSequence, phy_offset: int, expected_size_bytes: int
 
 
 def read_size_bytes(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Size of the record at an offset, as it says itself; None where none can start."""
+    """Return the size of the record at an offset, from its own size field; None where no record can start."""
     data = log.read(phy_offset, _PREFIX_SIZE) if phy_offset >= 0 else b""
     if len(data) < _PREFIX_SIZE:
         return None
@@ -62,7 +62,7 @@ def read_size_bytes(log: SegmentSequence, phy_offset: int) -> int | None:
 
 
 def read_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Store time of the record at an offset; None where there is none."""
+    """Return the store time of the record at an offset in ms; None where there is no record."""
     data = log.read(phy_offset, _STORE_TIME_READ_BYTES) if phy_offset >= 0 else b""
     if len(data) < record.PREFIX.size_bytes or _unpack_prefix(data)[1] not in (record.MAGIC_V1, record.MAGIC_V2):
         return None
@@ -83,21 +83,21 @@ _LONG: Final = 1 << 63
 
 
 def needs_unwrap(message: Message) -> bool:
-    """Whether a consumer has to split this record's body into messages (store format 5.3)."""
+    """Return True if a consumer must split this record's body into messages (store format 5.3)."""
     both = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
     return message.sys_flag & both == both
 
 
 def unwrapped(message: Message) -> Iterator[Message]:
-    """The messages of an inner batch as a client gets them: own flag, body and properties, queue offsets from the base on.
+    """Yield the messages of an inner batch as a client gets them: own flag, body and properties, consecutive queue offsets.
 
-    Place, times, hosts and ids are the record's. A record that is no batch, or whose body cannot be split, comes whole.
+    Offset in the log, times, hosts and ids are the record's. A record that is no batch, or whose body cannot be split, is yielded whole.
     """
     items = _items(message) if needs_unwrap(message) else []
     if not items:
         yield message
         return
-    # An item has no checksum of its own: it is as good as the record's.
+    # An item has no checksum of its own, so the record's decides.
     crc_holds = body_crc_ok(message)
     plain_flags = message.sys_flag & ~(record.FLAG_COMPRESSED | record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP)
     for number, item in enumerate(items):
@@ -112,7 +112,7 @@ def unwrapped(message: Message) -> Iterator[Message]:
 
 
 def _items(message: Message) -> list[BatchItem]:
-    """The items of a batch; none where the body cannot be decompressed or split."""
+    """Return the items of a batch; none where the body cannot be decompressed or split."""
     try:
         return split_inner_batch(decompress(message.body, message.sys_flag))
     except BodyError:

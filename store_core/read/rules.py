@@ -1,4 +1,4 @@
-"""What a reader needs to know of the broker's release: three rules differ (store behaviour 10.1, 10.2, 11.3)."""
+"""Choose a reader's rules by the broker's release: three rules differ (store behaviour 10.1, 10.2, 11.3)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """How one family of releases finds a queue's begin and an offset by time.
+    """Rules by which a family of releases finds a queue's start and an offset by time.
 
-    ``major``: the family's first number.
-    ``searches_min``: the queue's min is found by checks on its ends and a binary search, not by a linear scan.
-    ``has_boundary``: time look-ups know lower and upper and go by messages, not by files' modification times.
-    ``begins_again``: who pulls behind the end of a queue that begins at 0 is sent there (up to 4.9.3).
+    * ``major``: the family's first number.
+    * ``searches_min``: the queue's min is found by checks on its ends and a binary search, not by a linear scan.
+    * ``has_boundary``: time look-ups know lower and upper and use messages, not modification times of files.
+    * ``begins_again``: a consumer after the end of a queue that starts at 0 is sent back to 0 (up to 4.9.3).
     """
 
     major: int
@@ -30,19 +30,19 @@ class ReadRules:
 
 RULES_4: Final = ReadRules(4, searches_min=False, has_boundary=False)
 _GOES_TO_THE_END: Final = [4, 9, 4]
-_NEWEST: Final = 99  # of a line that is named without a patch
+_NEWEST: Final = 99  # patch of a release that is named without one
 RULES_5: Final = ReadRules(5, searches_min=True, has_boundary=True)
 
 
 def rules_for(broker_version: str | None) -> ReadRules:
-    """The rules of a release such as ``4.9.7`` or ``5.3``; 5.x where nothing is known."""
+    """Return the rules of a release such as ``4.9.7`` or ``5.3``; 5.x without a known release."""
     numbers = [*map(int, re.findall(r"\d+", broker_version or "")), _NEWEST]
     if numbers[0] != RULES_4.major:
         return RULES_5
     return replace(RULES_4, begins_again=numbers < _GOES_TO_THE_END)
 
 
-# What only 5.x brokers leave in a root.
+# Names that only 5.x brokers leave in a root.
 _TRACES_OF_5: Final = (
     paths.ABORT_BAK,
     paths.BATCHCONSUMEQUEUE,
@@ -59,9 +59,9 @@ _LONGEST_TOPICS_BYTES: Final = 32 << 20
 
 
 def rules_of(store: Store) -> ReadRules:
-    """The rules of the release named in the settings, else of the family whose traces the root shows; 5.x without any.
+    """Return the rules of the release in the settings, else of the family whose traces are in the root; 5.x without traces.
 
-    A few names are looked at, so that a point read stays quick; which releases are possible is a longer question.
+    Only a few names are checked, so that a point read stays quick.
     """
     if store.settings.broker_version is not None:
         return rules_for(store.settings.broker_version)
@@ -73,7 +73,7 @@ def rules_of(store: Store) -> ReadRules:
 
 
 def traces_of_5(root: Path) -> list[str]:
-    """Names under a root that only 5.x brokers leave there, the checkpoint if it holds fields of theirs."""
+    """Return names under a root that only 5.x brokers leave there; the checkpoint if fields of 5.x are set."""
     found = [name for name in _TRACES_OF_5 if (root / name).exists()]
     if any(_read(root / paths.CHECKPOINT, checkpoint.CHECKPOINT.size_bytes)[_OF_5:]):
         found.append(paths.CHECKPOINT)

@@ -1,4 +1,4 @@
-"""Subscription expressions over tags, as a broker and then its client apply them (store behaviour, section 8)."""
+"""Apply subscription expressions over tags as a broker and then its client do (store behaviour, section 8)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WORD_MASK: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """``A || B``, or everything. The broker compares the low 32 bits of the tags code, the client the text."""
+    """A subscription expression such as ``A || B``. The broker compares the low 32 bits of the tags code, the client the text."""
 
     tags: frozenset[str]
     hashes: frozenset[int]
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter | None:
-        """The filter of an expression; None where it lets everything pass."""
+        """Return the filter of an expression; None if every message passes."""
         text = (expression or EVERYTHING).strip()
         if text in ("", EVERYTHING):
             return None
@@ -29,9 +29,9 @@ class TagFilter:
         return cls(tags, frozenset(java_hash(tag) & _WORD_MASK for tag in tags))
 
     def may_match(self, tags_code: int) -> bool:
-        """The broker's test, on the queue entry alone."""
+        """Return the broker's test of a queue entry."""
         return tags_code & _WORD_MASK in self.hashes
 
     def matches(self, tags: str | None) -> bool:
-        """The client's test, on the message."""
+        """Return the client's test of a message."""
         return tags in self.tags

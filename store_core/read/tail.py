@@ -1,4 +1,4 @@
-"""The newest messages of the log, and those that come while one looks (live stores; a torn tail is no damage there)."""
+"""Read the newest messages of the log, and follow a live log (a torn tail is no damage there)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ POLL_SECONDS: Final = 0.2
 def last_messages(
     store: Store, count: int, topics: frozenset[str] = frozenset(), findings: list[Finding] | None = None
 ) -> tuple[Iterator[Message], int]:
-    """The newest ``count`` messages of some topics (of any, if none is named) in log order, and where the log ends.
+    """Return the newest ``count`` messages of some topics (all if none is named) in log order, and the log's end.
 
-    Walks segments from the newest back until there are enough. Only their places are held: messages are read one by one,
-    when they are asked for. Those that have gone by then are left out, which is a finding.
+    Segments are walked from the newest back until there are enough. Only offsets are kept in memory, and each message is read when it is yielded.
+    Messages that are gone by then are left out, with a finding.
     """
     import numpy as np
 
@@ -64,23 +64,23 @@ def last_messages(
 
 
 def _messages_at(store: Store, places: list[int], findings: list[Finding]) -> Iterator[Message]:
-    """The records at these offsets; a finding for each row of those that have gone meanwhile."""
+    """Yield the records at these offsets; add a finding for each run of records that are gone."""
     gone: list[int] = []
-    for at in places:
-        message = read_message(store.log, at)
+    for phy_offset in places:
+        message = read_message(store.log, phy_offset)
         if message is None:
-            gone.append(at)
+            gone.append(phy_offset)
             continue
         if gone:
-            findings.append(_gone(store, gone, at))
+            findings.append(_lost_messages(store, gone, phy_offset))
             gone = []
         yield message
     if gone:
-        findings.append(_gone(store, gone, store.log.max_phy_offset))
+        findings.append(_lost_messages(store, gone, store.log.max_phy_offset))
 
 
-def _gone(store: Store, places: list[int], end_phy_offset: int) -> Finding:
-    """What is said of records that are not there any more; something else begins at ``end_phy_offset``."""
+def _lost_messages(store: Store, places: list[int], end_phy_offset: int) -> Finding:
+    """Return the finding for a run of records that are gone; something else starts at ``end_phy_offset``."""
     start, last = places[0], store.log.find(places[-1])
     end = end_phy_offset if last is None else min(last.end_phy_offset, end_phy_offset)
     is_front = Begin(store.log).has_passed(end)
@@ -96,10 +96,10 @@ def follow(
     poll_seconds: float = POLL_SECONDS,
     on_loss: Callable[[Finding], None] | None = None,
 ) -> Iterator[Message]:
-    """Messages from the log's end on, as they are written; never ends by itself.
+    """Yield messages from the log's end on as a broker writes them; never ends by itself.
 
-    A record counts once it is whole: a half-written one, or one whose checksum does not hold yet, is looked at again.
-    ``on_loss`` is told of files that went away before they were read.
+    A record counts once it is whole: one that is half-written, or whose checksum does not match yet, is read again. ``on_loss`` gets a finding for
+    files that were removed before they were read.
     """
     log = store.log
     has_begun = bool(log.segments)
@@ -114,14 +114,14 @@ def follow(
             segment = log.find(phy_offset)
             read_end = phy_offset if segment is None else segment.end_phy_offset
             if has_begun and on_loss is not None and following > read_end:
-                on_loss(_passed_over(log, read_end, following))
+                on_loss(_removed_files(log, read_end, following))
             phy_offset, has_begun = following, True
             continue
         sleep(poll_seconds)
         log = SegmentSequence(store.settings.commitlog_paths, store.cache, store.settings.segment_size_bytes)
 
 
-def _passed_over(log: SegmentSequence, phy_offset: int, end_phy_offset: int) -> Finding:
+def _removed_files(log: SegmentSequence, phy_offset: int, end_phy_offset: int) -> Finding:
     code = "L025" if Begin(log).has_passed(end_phy_offset) else "L006"
     size = end_phy_offset - phy_offset
     return finding(code, "files of the log went away before they were read", phy_offset=phy_offset, size_bytes=size)
@@ -139,7 +139,7 @@ def _whole_record(log: SegmentSequence, phy_offset: int) -> Message | None:
 
 
 def _next_segment(log: SegmentSequence, phy_offset: int) -> int | None:
-    """Where the log goes on if nothing more can come at an offset: behind a blank, or where the file has gone."""
+    """Return the start of the next segment if no more can come at an offset: after a blank, or where the file is gone."""
     segment = log.find(phy_offset)
     if segment is not None and decode_blank(log.read(phy_offset, record.PREFIX.size_bytes), 0) is None:
         return None

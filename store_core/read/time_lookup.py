@@ -1,4 +1,4 @@
-"""The queue offset of a time (store behaviour 10.2)."""
+"""Find the queue offset of a time (store behaviour 10.2)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from store_core.read.records import read_store_timestamp_ms
 from store_core.storage.sequence import Segment
 
 Boundary = Literal["lower", "upper"]
-_MTIME_LOSS_NS: Final = 1000  # what a modification time loses when an archive carries it as floating seconds
+_MTIME_LOSS_NS: Final = 1000  # lost where an archive stores a modification time as seconds in floating point
 
 
 def offset_by_time(queue: Queue | BatchQueue, timestamp_ms: int, boundary: Boundary | None = None) -> int:
-    """The queue offset that belongs to a store time.
+    """Return the queue offset that belongs to a store time.
 
-    ``lower``: the first entry with store time >= t, else the queue's max. ``upper``: the last with store time <= t, else
-    its min. None: what a broker without boundaries answers (4.x: nearest entry, in the file that modification times
-    point to), or lower for 5.x. Store times are taken to go up, as a broker takes them. A batch queue is searched as a broker
-    searches it, which is not quite that.
+    * ``lower``: the first entry with store time >= t, else the queue's max.
+    * ``upper``: the last entry with store time <= t, else the queue's min.
+    * None: the answer of a broker without boundaries (4.x: nearest entry, in the file chosen by modification time), or lower for 5.x.
+
+    Store times are assumed to increase, as a broker assumes. In a batch queue a broker's search gives other answers, and so does this one.
     """
     if isinstance(queue, BatchQueue):
         return _batch_offset(queue, timestamp_ms, boundary or "lower")
@@ -42,19 +43,19 @@ class _Times:
 
 
 def _bounded(queue: Queue, timestamp_ms: int, boundary: Boundary) -> int:
-    """By binary search over the whole queue; where a record on the way cannot be read, by looking at every entry."""
+    """Return the offset by a binary search over the whole queue; if a record on the way is unreadable, by a scan of every entry."""
     first, end = queue.min_offset, queue.max_offset
     try:
         found = _searched(_Times(queue), first, end, timestamp_ms, boundary)
     except _UnreadableTimeError:
-        found = _looked_through(_Times(queue), first, end, timestamp_ms, boundary)
+        found = _scanned(_Times(queue), first, end, timestamp_ms, boundary)
     if found is None:
         found = end if boundary == "lower" else first
     return min(max(found, first), end)
 
 
 class _UnreadableTimeError(Exception):
-    """A time that a search needs cannot be read."""
+    """A time that a search needs is unreadable."""
 
 
 def _searched(times: _Times, first: int, end: int, timestamp_ms: int, boundary: Boundary) -> int | None:
@@ -72,7 +73,7 @@ def _searched(times: _Times, first: int, end: int, timestamp_ms: int, boundary: 
     return place - 1 if place > first else None
 
 
-def _looked_through(times: _Times, first: int, end: int, timestamp_ms: int, boundary: Boundary) -> int | None:
+def _scanned(times: _Times, first: int, end: int, timestamp_ms: int, boundary: Boundary) -> int | None:
     found = None
     for queue_offset in range(first, end):
         time_ms = times(queue_offset)
@@ -86,15 +87,15 @@ def _looked_through(times: _Times, first: int, end: int, timestamp_ms: int, boun
 
 
 def _nearest(queue: Queue, timestamp_ms: int) -> int:
-    """4.x: the entry nearest in time, in the first file modified at or after the time (else the last file)."""
+    """Return the 4.x answer: the entry nearest in time, in the first file modified at or after the time (else the last file)."""
     segment = _file_by_modification(queue, timestamp_ms)
     if segment is None:
         return 0
     low = max(segment.phy_offset // ENTRY_SIZE_BYTES, queue.min_offset)
     high = min(segment.end_phy_offset // ENTRY_SIZE_BYTES, queue.max_offset) - 1
     times = _Times(queue)
-    left: tuple[int, int] | None = None
-    right: tuple[int, int] | None = None
+    earlier: tuple[int, int] | None = None
+    later: tuple[int, int] | None = None
     while low <= high:
         middle = (low + high) // 2
         entry = queue.entry(middle)
@@ -107,12 +108,12 @@ def _nearest(queue: Queue, timestamp_ms: int) -> int:
         if time_ms == timestamp_ms:
             return middle
         if time_ms > timestamp_ms:
-            high, right = middle - 1, (middle, time_ms)
+            high, later = middle - 1, (middle, time_ms)
         else:
-            low, left = middle + 1, (middle, time_ms)
-    if left is None or right is None:
-        return (left or right or (segment.phy_offset // ENTRY_SIZE_BYTES, 0))[0]
-    return right[0] if timestamp_ms - left[1] > right[1] - timestamp_ms else left[0]
+            low, earlier = middle + 1, (middle, time_ms)
+    if earlier is None or later is None:
+        return (earlier or later or (segment.phy_offset // ENTRY_SIZE_BYTES, 0))[0]
+    return later[0] if timestamp_ms - earlier[1] > later[1] - timestamp_ms else earlier[0]
 
 
 def _file_by_modification(queue: Queue, timestamp_ms: int) -> Segment | None:
@@ -122,11 +123,11 @@ def _file_by_modification(queue: Queue, timestamp_ms: int) -> Segment | None:
 
 
 def _batch_offset(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """Whichever entry a broker's search ends at, by the times in the entries, as its first queue offset.
+    """Return the first queue offset of the entry at which a broker's search ends, by the times in the entries.
 
-    Every 5.x answers so. The file is the last one whose first entry is not later, and within it a time at or behind the
-    last entry's is that entry's, so ``lower`` may be an entry before the time, and never is the queue's max; ``upper`` is
-    often an entry behind the time, and the queue's min where the search runs out.
+    Every 5.x answers so. The file is the last one whose first entry is not later. Within it a time at or after the last entry's gives that entry. So
+    ``lower`` may be an entry before the time, and is never the queue's max; ``upper`` is often an entry after the time, and the queue's min where the
+    search finds none.
     """
     file = _batch_file(queue, timestamp_ms)
     place = -1 if file is None else _batch_slot(queue, file, timestamp_ms, boundary)
@@ -135,22 +136,22 @@ def _batch_offset(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> i
 
 
 def _batch_file(queue: BatchQueue, timestamp_ms: int) -> range | None:
-    """Places of the entries in the file that is searched; None where the queue has none."""
+    """Return the places of the entries in the file that a broker searches; None if the queue has no entries."""
     files = queue.written_slots()
     if not files:
         return None
     first_ms = [_batch_time_ms(queue, file[0]) for file in files]
-    if first_ms[-1] <= timestamp_ms:  # asked first: behind a clock that was set back it is not the latest begin
+    if first_ms[-1] <= timestamp_ms:  # checked first: if a clock was set back, another file may start later
         return files[-1]
-    begun = [number for number, time_ms in enumerate(first_ms) if time_ms <= timestamp_ms]
-    return files[max(begun, key=lambda number: (first_ms[number], number), default=0)]
+    candidates = [number for number, time_ms in enumerate(first_ms) if time_ms <= timestamp_ms]
+    return files[max(candidates, key=lambda number: (first_ms[number], number), default=0)]
 
 
 def _batch_slot(queue: BatchQueue, file: range, timestamp_ms: int, boundary: Boundary) -> int:
-    """Place of the entry at which a broker's search of a file ends; -1 if at none.
+    """Return the place of the entry at which a broker's search of a file ends; -1 if it finds none.
 
-    For ``upper`` the range shrinks to two neighbours, the left one not later than the time: its own time ends the search
-    there, else the right one is the answer, or none where the range has shrunk to one entry that is earlier.
+    For ``upper`` the range shrinks to two neighbours, of which the left is not later than the time. The search ends at the left one if it has exactly
+    this time, else at the right one. It finds none where the range has shrunk to one earlier entry.
     """
     low, high = file[0], file[-1]
     if timestamp_ms >= _batch_time_ms(queue, high):

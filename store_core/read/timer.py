@@ -29,17 +29,17 @@ class TimerUnit:
 
     @property
     def delivery_timestamp_ms(self) -> int:
-        """When the message is delivered, or goes through the wheel once more."""
+        """The time at which the message is delivered, or passes through the wheel once more."""
         return self.write_timestamp_ms + self.delay_ms
 
 
 def timer_log(store: Store) -> SegmentSequence:
-    """The timer log's files; an empty sequence without one."""
+    """Return the timer log's files; an empty sequence without files."""
     return SegmentSequence([store.root / paths.TIMERLOG], store.cache)
 
 
 def timer_units(log: SegmentSequence) -> Iterator[TimerUnit]:
-    """Units in log order; each file ends at its blank, at zeros, or at the first thing that is no unit."""
+    """Yield units in log order; each file ends at its blank, at zeros, or at the first bytes that are no unit."""
     layout, blank = timer.LOG_UNIT, timer.LOG_BLANK
     for segment in log.segments:
         at = segment.phy_offset

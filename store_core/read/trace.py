@@ -1,4 +1,4 @@
-"""One message's way: every record of it that a broker made, in log order, why, and how far consumers are at each place."""
+"""Trace a message: every record that a broker made of it, the reasons, and the progress of consumers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ What = Literal[
 ]
 MOST_RECORDS: Final = 4096  # with one key
 _LONGEST_CHECK_POINT_BYTES: Final = 1 << 16
-_MOST_POPS: Final = 20_000  # check points and acknowledgements that are looked at after a record, of whatever message
+_MOST_POPS: Final = 20_000  # check points and acknowledgements, of any message, that are read after a record
 _REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _POP_TAGS: Final[dict[str, What]] = {"ck": "pop", "ack": "pop_ack"}
 _POP_TAGS_CODES: Final = frozenset(map(tags_code, _POP_TAGS))
@@ -77,7 +77,7 @@ _NOT_CONSUMED: Final = (*_WAITING, *_HALVES, *_POPS, "revive", "op", "given_up",
 
 @dataclass(frozen=True, slots=True)
 class GroupAt:
-    """A consumer group at the queue of a record: its next queue offset, and whether that is after the record."""
+    """A consumer group at the queue of a record: its next queue offset, and whether it has passed the record."""
 
     group: str
     next_offset: int
@@ -86,7 +86,7 @@ class GroupAt:
 
 @dataclass(slots=True)
 class Step:
-    """One record of a message. ``state`` says what became of one that is not for consumers; ``due_timestamp_ms`` when it is delivered."""
+    """A record of a message. ``state`` is the fate of a record that is not for consumers, ``due_timestamp_ms`` its delivery time."""
 
     what: What
     why: str
@@ -96,7 +96,7 @@ class Step:
     groups: tuple[GroupAt, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """One row: the place, the time, why it is there, and the properties that say so."""
+        """Return a row: the place, the time, the reason, and the properties that prove it."""
         message = self.message
         return {
             "what": self.what,
@@ -120,7 +120,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The records of one message in log order, and where that has come to: a line for each place it ends in."""
+    """The records of a message in log order, and a line for each place where it is now."""
 
     unique_key: str | None
     keys: tuple[str, ...]
@@ -130,7 +130,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The ways of the newest messages with a key. ``left_out``: so many more messages have it, at least."""
+    """The ways of the newest messages with a key. ``left_out``: at least so many more messages have it."""
 
     ways: tuple[Way, ...]
     source: str
@@ -139,20 +139,20 @@ class Trace:
 
 
 def trace(store: Store, key: str, *, most: int = 10, source: Source = "auto") -> Trace:
-    """Follow the newest messages with a unique key or a user key, or the one that an offset message id names.
+    """Trace the newest messages with a unique or user key, or the message of an offset message id.
 
     ``source`` as for ``query_key``. Raises FailedError where a file cannot be read.
     """
     if source == "auto" and store.queues_in_rocksdb:
-        source = "scan"  # topics are not known to look up in the index
+        source = "scan"  # without queue files the topics to look up in the index are not known
     config = read_config(store.root)
     query = KeyAnywhere(_topics(store, config), key, MOST_RECORDS)
     answer = query_key(store, query, source)
     found = list(answer.messages)
-    if not found and (one := _by_offset_id(store, key)) is not None:
-        if one.unique_key is not None:
-            answer = query_key(store, query._replace(key=one.unique_key), source)
-        found = list(answer.messages) or [one]
+    if not found and (message_by_id := _by_offset_id(store, key)) is not None:
+        if message_by_id.unique_key is not None:
+            answer = query_key(store, query._replace(key=message_by_id.unique_key), source)
+        found = list(answer.messages) or [message_by_id]
     by_message: dict[str | int, list[Message]] = {}
     for message in found:
         by_message.setdefault(message.unique_key or message.phy_offset, []).append(message)
@@ -182,7 +182,7 @@ def _record_at(store: Store, phy_offset: int) -> Message | None:
 
 
 class _Tracer:
-    """What is asked of a store for each step: its queues, its groups' progress, and how far its services are."""
+    """The parts of a store that a step needs: queues, groups' progress and the progress of services."""
 
     def __init__(self, store: Store, config: ConfigFiles) -> None:
         self._store = store
@@ -196,7 +196,7 @@ class _Tracer:
         return delivery_progress(self._store, self._config)
 
     def way(self, found: list[Message]) -> Way:
-        """The way of one message, of which some records were found by its key."""
+        """Return the way of a message; ``found`` are its records with the key."""
         messages = {message.phy_offset: message for message in found}
         for message in [*messages.values()]:
             messages |= {linked.phy_offset: linked for linked in self._linked(message)}
@@ -215,7 +215,7 @@ class _Tracer:
         return opened if isinstance(opened, Queue) else None
 
     def _linked(self, message: Message) -> Iterator[Message]:
-        """Records that have another key, or none: those that a record names, and the op record of a half message."""
+        """Yield linked records without this key: those that a record names, and the op record of a half message."""
         origin = parse_offset_message_id(message.properties.get(ORIGIN_MESSAGE_ID, ""))
         named = [origin.phy_offset] if origin is not None else []
         if message.transaction == "commit":
@@ -231,14 +231,14 @@ class _Tracer:
 
     @cached_property
     def _pop_queues(self) -> list[Queue]:
-        """Queues with check points and acknowledgements of pops: the timer's, and those that its time has come for."""
+        """Queues with check points and acknowledgements of pops: the timer's queues and the revive queues."""
         if self._store.queues_in_rocksdb:
             return []
         keys = [k for k in self._store.queues if k.topic == TIMER_TOPIC or k.topic.startswith(_REVIVE_PREFIX)]
         return [opened for key in keys if (opened := self._queue(*key)) is not None]
 
     def _pops(self, message: Message) -> Iterator[Message]:
-        """Check points and acknowledgements of pops of a message that consumers can have."""
+        """Yield the check points and acknowledgements of pops of a message that consumers can read."""
         if message.topic in (*_BROKERS_OWN, paths.OP_TOPIC) or message.topic.startswith(_REVIVE_PREFIX):
             return
         for pops in self._pop_queues:
@@ -278,7 +278,7 @@ class _Tracer:
         return message.store_timestamp_ms + delay_table(self._store).delay_ms(message.queue_id + 1)
 
     def _judge(self, step: Step, later: list[Step]) -> None:
-        """Say what became of a record that is not for consumers."""
+        """Set the state of a record that is not for consumers."""
         message = step.message
         if step.what in _HALVES:
             step.state = self._half_state(message, later)
@@ -299,7 +299,7 @@ class _Tracer:
             if step.what == "commit" and other.prepared_transaction_offset == half.phy_offset:
                 return "committed"
             if step.what == "op" and _ends(other, half):
-                return "rolled_back"  # its commit record would lie between
+                return "rolled_back"  # a commit record would have come before the op record
             if step.what == "half_copy":
                 return "asked_again"
             if step.what == "given_up":
@@ -316,19 +316,19 @@ def _is_for_revival(message: Message) -> bool:
 
 
 def _is_pop_of(record: Message, message: Message) -> bool:
-    """Return True for the check point of a pop that handed the message out, and for its acknowledgement."""
-    told = (record.unique_key or "").split(_POP_KEY)
-    if told[:2] != [message.topic, str(message.queue_id)]:
+    """Return True for the check point of a pop that delivered the message, and for its acknowledgement."""
+    parts = (record.unique_key or "").split(_POP_KEY)
+    if parts[:2] != [message.topic, str(message.queue_id)]:
         return False
     if record.tags == "ack":
-        return told[2:3] == [str(message.queue_offset)]
+        return parts[2:3] == [str(message.queue_offset)]
     return record.tags == "ck" and message.queue_offset in _popped_offsets(record.body)
 
 
 def _pop_of(record: Message) -> tuple[str, str]:
-    """Group and time (ms) of a pop, as its check point and its acknowledgements have them in their keys."""
-    told = (record.unique_key or "").split(_POP_KEY)
-    return (told[3], told[4]) if len(told) > _POP_KEY_PARTS else ("?", "")
+    """Return the group and the time (ms) of a pop, from the key of its check point or acknowledgement."""
+    parts = (record.unique_key or "").split(_POP_KEY)
+    return (parts[3], parts[4]) if len(parts) > _POP_KEY_PARTS else ("?", "")
 
 
 def _pop_state(pop: Message, later: Iterable[Step]) -> str:
@@ -341,16 +341,16 @@ def _pop_state(pop: Message, later: Iterable[Step]) -> str:
 
 
 def _popped_offsets(body: bytes) -> list[int]:
-    """Queue offsets of a check point: its start, and the distances from there."""
+    """Return the queue offsets of a check point: its start plus each distance."""
     try:
-        told = json.loads(body) if len(body) <= _LONGEST_CHECK_POINT_BYTES else {}
-        return [told["so"] + distance for distance in told["d"]]
+        check_point = json.loads(body) if len(body) <= _LONGEST_CHECK_POINT_BYTES else {}
+        return [check_point["so"] + distance for distance in check_point["d"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
 
 
 def _place(message: Message) -> tuple[str, str]:
-    """Where a message that waits or is hidden is for."""
+    """Return the topic and queue id that a waiting or hidden message is for."""
     return message.properties.get(REAL_TOPIC, ""), message.properties.get(REAL_QID, "")
 
 
@@ -394,7 +394,7 @@ def _what(message: Message, before: list[Step]) -> What:
 
 
 def _waited(message: Message, before: list[Step]) -> Step | None:
-    """The step at which a message waited for what was delivered as this record."""
+    """Return the step in which the delivered message waited."""
     waited = (step for step in before if step.what in _WAITING and _is_delivery(message, step.message))
     return next(waited, None)
 
@@ -449,7 +449,7 @@ def _times(count: int) -> str:
 
 
 def _outcome(steps: list[Step]) -> Iterator[str]:
-    """A line for each place where the message stands now."""
+    """Yield a line for each place where the message is now."""
     for number, step in enumerate(steps):
         message, later = step.message, steps[number + 1 :]
         place = f"{message.topic}/{message.queue_id}"
@@ -466,17 +466,17 @@ def _outcome(steps: list[Step]) -> Iterator[str]:
             yield f"popped by group {_pop_of(message)[0]} and not acknowledged yet"
         elif step.what == "dead_letter":
             yield f"dead letter in {place}"
-        elif step.what not in _NOT_CONSUMED and not _goes_on(step, later):
+        elif step.what not in _NOT_CONSUMED and not _was_given_back(step, later):
             yield f"in {place}: {_consumed(step.groups)}"
 
 
-def _goes_on(step: Step, later: list[Step]) -> bool:
-    """Return True if the group of a retry topic has given the message back once more."""
+def _was_given_back(step: Step, later: list[Step]) -> bool:
+    """Return True if the group of a retry topic has returned the message once more."""
     if step.what not in ("retry", "pop_retry"):
         return False
     group = step.message.topic.removeprefix(paths.RETRY_PREFIX)
-    back = {step.message.topic, f"{paths.DLQ_PREFIX}{group}"}
-    return any({other.message.topic, _place(other.message)[0]} & back for other in later)
+    next_topics = {step.message.topic, f"{paths.DLQ_PREFIX}{group}"}
+    return any({other.message.topic, _place(other.message)[0]} & next_topics for other in later)
 
 
 def _consumed(groups: tuple[GroupAt, ...]) -> str:

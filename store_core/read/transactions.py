@@ -1,4 +1,4 @@
-"""What became of half messages, as the log and the check service's progress have it (store behaviour 4.8; store format 10.5)."""
+"""Find the outcome of half messages from the log and the check service's progress (store behaviour 4.8; store format 10.5)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LONGEST_OP_BODY_BYTES: Final = 1 << 16
 _TOPICS: Final = (HALF, OP, paths.TRANSACTION_CHECK_TOPIC.encode())
 _MOST_DIGITS: Final = 19  # of a queue offset
 _CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_MOST_OPEN: Final = 1 << 20  # half messages that are followed at a time
-_MOST_COPIES: Final = 64  # of one half message that are: brokers give up after 15
+_MOST_OPEN: Final = 1 << 20  # half messages that are tracked at a time
+_MOST_COPIES: Final = 64  # of one half message that are tracked: brokers give up after 15
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _CHECKS: Final = TRANSACTION_CHECK_TIMES.encode()
@@ -38,10 +38,10 @@ _NAMES: Final = frozenset((_UNIQ_KEY, _CHECKS, _FIRST, _TOMBSTONE))
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction: its first half message in the log, the newest copy that the check service made of it, and its end.
+    """A transaction: its first half message in the log, the check service's newest copy of it, and its end.
 
-    ``end_timestamp_ms`` is the store time of the record that ended it. ``has_gap``: part of the log between the half message and
-    that record, or the log's end, cannot be read.
+    ``end_timestamp_ms`` is the store time of the record that ended it. ``has_gap``: part of the log between the half message and that record, or the
+    log's end, cannot be read.
     """
 
     queue_id: int
@@ -61,7 +61,7 @@ class Transaction:
     key: bytes = b""
 
     def state(self, passed: int) -> State:
-        """Return the state. ``passed``: queue offset before which the check service asks no more."""
+        """Return the state. ``passed``: the queue offset before which the check service has finished."""
         if self.commit_phy_offset is not None:
             return "committed"
         if self.given_up_phy_offset is not None:
@@ -75,9 +75,9 @@ class Transaction:
 
 
 class TransactionTracker:
-    """Follows transactions through every table of a walk over the log.
+    """Tracks transactions through every table of a walk over the log.
 
-    Few are open at a time, since their end follows them closely. Beyond ``most_open`` of them the oldest is followed no further.
+    Few are open at a time, because most end soon. With more than ``most_open`` of them the oldest is no longer tracked.
     """
 
     def __init__(self, most_open: int = _MOST_OPEN) -> None:
@@ -87,36 +87,36 @@ class TransactionTracker:
         self._by_phy_offset: dict[int, Transaction] = {}
         self._by_key: dict[bytes, Transaction] = {}
         self._ended: list[Transaction] = []
-        self._gap = -1  # phy_offset of the last stretch that cannot be read and has a message after it
-        self._held = -1  # of the last one: it may be the log's end
+        self._gap = -1  # phy_offset of the last unreadable range that has a message after it
+        self._pending_gap = -1  # phy_offset of the last unreadable range, which may be the log's end
 
     def add(self, table: FrameTable) -> None:
-        """Look at a table of the walk, which comes with its bytes. Rows of transactions alone are looped over."""
+        """Process a table of the walk, which must have its bytes. Only rows of transactions are looped over."""
         good = table.messages & ~np.isin(table.code, _BAD_CODES)
         gaps = _gaps(table, good)
         if good.any():
-            self._gap = max(self._gap, self._held)
+            self._gap = max(self._gap, self._pending_gap)
         for row, topic in transaction_rows(table, good):
-            self._pass(table, gaps, row)
+            self._advance_gap(table, gaps, row)
             self._row(table, row, topic)
         if len(gaps):
             if good.any():
-                self._pass(table, gaps, int(np.flatnonzero(good)[-1]))
-            self._held = int(table.phy_offset[gaps[-1]])
+                self._advance_gap(table, gaps, int(np.flatnonzero(good)[-1]))
+            self._pending_gap = int(table.phy_offset[gaps[-1]])
 
     def ended(self) -> list[Transaction]:
-        """Take out those that have come to their end since the last call."""
+        """Return and remove the transactions that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def rest(self) -> Iterator[Transaction]:
-        """Those that are open at the log's end, in log order, and those that no op record has been found of."""
+        """Yield the transactions without an op record at the log's end, in log order."""
         for found in self._open.values():
             found.has_gap = self._gap > found.phy_offset
             yield found
 
-    def _pass(self, table: FrameTable, gaps: NDArray[np.int64], row: int) -> None:
-        """Note the last gap before a row."""
+    def _advance_gap(self, table: FrameTable, gaps: NDArray[np.int64], row: int) -> None:
+        """Store the last gap before a row."""
         if before := int(gaps.searchsorted(row)):
             self._gap = max(self._gap, int(table.phy_offset[gaps[before - 1]]))
 
@@ -132,22 +132,22 @@ class TransactionTracker:
         else:
             self._give_up(table, row, some_properties(table.properties(row), _NAMES))
 
-    def _half(self, table: FrameTable, row: int, told: Mapping[bytes, bytes]) -> None:
-        if _TOMBSTONE in told:
+    def _half(self, table: FrameTable, row: int, properties: Mapping[bytes, bytes]) -> None:
+        if _TOMBSTONE in properties:
             return
         place = int(table.queue_id[row]), int(table.queue_offset[row])
         phy_offset = int(table.phy_offset[row])
-        found = self._copied(place, told)
+        found = self._original_of(place, properties)
         if found is None:
             time_ms = int(table.store_timestamp_ms[row])
-            found = Transaction(*place, phy_offset, time_ms, phy_offset, place[1], key=told.get(_UNIQ_KEY, b""))
+            found = Transaction(*place, phy_offset, time_ms, phy_offset, place[1], key=properties.get(_UNIQ_KEY, b""))
             self._open[phy_offset] = found
             if found.key:
                 self._by_key[found.key] = found
         else:
             found.half_messages += 1
             found.last_phy_offset, found.last_queue_offset = phy_offset, place[1]
-        found.checks = max(found.checks, _number(told.get(_CHECKS)) or 0)
+        found.checks = max(found.checks, _number(properties.get(_CHECKS)) or 0)
         found.places.append((place, phy_offset))
         if len(found.places) > _MOST_COPIES:
             self._forget(found, found.places.pop(0))
@@ -157,13 +157,15 @@ class TransactionTracker:
             oldest.has_gap = True
             self._end(oldest)
 
-    def _copied(self, place: Place, told: Mapping[bytes, bytes]) -> Transaction | None:
-        """The open transaction that a half message is a copy of, made by the check service; None for a producer's own."""
-        if (first := _number(told.get(_FIRST))) is not None and first != place[1]:
+    def _original_of(self, place: Place, properties: Mapping[bytes, bytes]) -> Transaction | None:
+        """Return the open transaction of which the check service made this half message; None for a producer's own."""
+        if (first := _number(properties.get(_FIRST))) is not None and first != place[1]:
             found = self._by_place.get((place[0], first))
             if found is not None:
                 return found
-        return self._by_key.get(told.get(_UNIQ_KEY, b"")) if _CHECKS in told or _FIRST in told else None
+        return (
+            self._by_key.get(properties.get(_UNIQ_KEY, b"")) if _CHECKS in properties or _FIRST in properties else None
+        )
 
     def _commit(self, table: FrameTable, row: int) -> None:
         found = self._by_phy_offset.get(int(table.prepared_transaction_offset[row]))
@@ -176,11 +178,11 @@ class TransactionTracker:
             found.op_phy_offset = int(table.phy_offset[row])
             self._ends_at(found, table, row)
 
-    def _give_up(self, table: FrameTable, row: int, told: Mapping[bytes, bytes]) -> None:
-        found = self._by_key.get(told.get(_UNIQ_KEY, b""))
-        if found is not None and _TOMBSTONE not in told:
+    def _give_up(self, table: FrameTable, row: int, properties: Mapping[bytes, bytes]) -> None:
+        found = self._by_key.get(properties.get(_UNIQ_KEY, b""))
+        if found is not None and _TOMBSTONE not in properties:
             found.given_up_phy_offset = int(table.phy_offset[row])
-            found.checks = max(found.checks, _number(told.get(_CHECKS)) or 0)
+            found.checks = max(found.checks, _number(properties.get(_CHECKS)) or 0)
             self._ends_at(found, table, row)
 
     def _ends_at(self, found: Transaction, table: FrameTable, row: int) -> None:
@@ -205,7 +207,7 @@ class TransactionTracker:
 
 
 def transaction_rows(table: FrameTable, good: NDArray[np.bool_]) -> Iterator[tuple[int, bytes | None]]:
-    """Rows of half messages, of op records, of those that were given up, each with its topic, and of commit records with None."""
+    """Yield the rows of half messages, op records and given-up messages with their topic, and of commit records with None."""
     wanted = (table.sys_flag & record.TRANSACTION_MASK) == record.TRANSACTION_COMMIT
     topics = {number: name for number, name in enumerate(table.topics) if name in _TOPICS}
     if topics:
@@ -215,12 +217,12 @@ def transaction_rows(table: FrameTable, good: NDArray[np.bool_]) -> Iterator[tup
 
 
 def decided_numbers(body: bytes) -> list[int]:
-    """The queue offsets that an op record's body names: one number (4.x), or several, each ended by a comma (5.x)."""
+    """Return the queue offsets in an op record's body: one number (4.x), or several, each ended by a comma (5.x)."""
     return [int(part) for part in body.split(b",") if part.isdigit() and len(part) <= _MOST_DIGITS]
 
 
 def check_progress(offsets: Mapping[tuple[str, str, int], int]) -> dict[int, int]:
-    """How far the check service is in the half messages' queues, by queue id."""
+    """Return the check service's progress in the half messages' queues, by queue id."""
     return {
         queue_id: offset
         for (group, topic, queue_id), offset in offsets.items()
@@ -238,7 +240,7 @@ def op_record(ops: Queue, half: Message) -> Message | None:
 
 
 def _gaps(table: FrameTable, good: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows where a record may have been that cannot be read any more, those of ours that stand for one included."""
+    """Return the rows where a record may have been that is unreadable now, including fillers and tombstones."""
     lost = ~good & ~table.of_kind(FrameKind.BLANK)
     lost[filler_rows(table)] = True
     lost[tombstone_rows(table)] = True

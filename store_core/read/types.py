@@ -1,5 +1,4 @@
-"""Entries of a store that are folders where files belong, or the other way round, what is no queue among the queues, and no
-index file, or one of another length, in the index (store format 1)."""
+"""Report entries of the wrong type or name: folders where files belong, strays among queues and index files (store format 1)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
 
 
 def wrong_types(store: Store) -> Iterator[Finding]:
-    """S008 for each folder that is a file, the other way round, and for what is neither."""
+    """Yield S008 for folders that are files, files that are folders, and paths that are neither."""
     wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
     wanted += [(folder, True) for folder in store.settings.commitlog_paths]
     for path, is_folder in wanted:
@@ -35,7 +34,7 @@ def wrong_types(store: Store) -> Iterator[Finding]:
 
 
 def queue_faults(store: Store) -> Iterator[Finding]:
-    """What is wrong with the folders of the queues, so that a table of queues lacks something."""
+    """Yield the findings about the queues' folders that make a table of queues incomplete."""
     yield from (found for found in wrong_types(store) if found.file in paths.QUEUE_TREES)
     yield from queue_strays(store)
     if not store.queues_in_rocksdb:
@@ -46,17 +45,19 @@ def queue_faults(store: Store) -> Iterator[Finding]:
 def missing_entries(
     files: SegmentSequence, topic: str, queue_id: int, start: int = 0, stop: int | None = None
 ) -> Iterator[Finding]:
-    """Q012 for each file that is missing between others of a queue, Q007 for what one of them lacks at its end: a table of the queue
-    lacks their entries. A queue that begins late has lost files to a broker's cleaning, as far as its own folder tells.
-    ``start``, ``stop``: bytes of the queue that are looked at."""
+    """Yield Q012 for each missing file between others of a queue, Q007 for each file that is too short.
+
+    A table of the queue lacks these entries. Files missing at the start were removed by a broker's cleaning, as far as the folder shows. ``start``,
+    ``stop``: the checked bytes of the queue.
+    """
     for gap in files.gaps():
         at, end = gap.phy_offset, gap.phy_offset + gap.size_bytes
         if end <= start or (stop is not None and at >= stop):
             continue
         short = files.find(at - 1)
         if short is not None and files.file_size_bytes and (nominal := short.phy_offset + files.file_size_bytes) > at:
-            told = f"the file has {short.size_bytes} bytes, a queue file has {files.file_size_bytes}: its last entries are missing"
-            yield _of_queue("Q007", told, short.path, min(nominal, end) - at, topic, queue_id)
+            text = f"the file has {short.size_bytes} bytes, a queue file has {files.file_size_bytes}: its last entries are missing"
+            yield _of_queue("Q007", text, short.path, min(nominal, end) - at, topic, queue_id)
             at = nominal
         if at < end:
             path = files.segments[0].path.with_name(paths.segment_name(at))
@@ -65,19 +66,19 @@ def missing_entries(
             )
 
 
-def _of_queue(code: str, told: str, path: Path, size_bytes: int, topic: str, queue_id: int) -> Finding:
+def _of_queue(code: str, text: str, path: Path, size_bytes: int, topic: str, queue_id: int) -> Finding:
     file = "/".join(path.parts[-4:])
-    return finding(code, told, file=file, size_bytes=size_bytes, topic=topic, queue_id=queue_id)
+    return finding(code, text, file=file, size_bytes=size_bytes, topic=topic, queue_id=queue_id)
 
 
 def index_faults(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
-    """What is wrong with the index's folder and files, so that a table of its entries lacks something."""
+    """Yield the findings about the index's folder and files that make a table of its entries incomplete."""
     yield from (found for found in wrong_types(store) if found.file == paths.INDEX)
     yield from index_strays(store, sizes)
 
 
 def index_strays(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
-    """I005 for each index file of another length, where sizes are known, I006 for what is none."""
+    """Yield I005 for index files of another length, if sizes are known, and I006 for other paths."""
     wanted = index.file_size_bytes(sizes.slots, sizes.entries) if sizes else 0
     for path in store.index_files if sizes else ():
         with suppress(FileNotFoundError):
@@ -102,7 +103,7 @@ def _stray_folder(name: str, *, is_topic: bool) -> str:
 
 
 def queue_strays(store: Store) -> Iterator[Finding]:
-    """S008 for each file where a folder of the queues belongs, Q019 for what else is no queue; nothing of a RocksDB database."""
+    """Yield S008 for each file where a folder of the queues belongs, Q019 for other paths that are no queue; none in a RocksDB database."""
     has_database = (store.root / paths.CONSUMEQUEUE / paths.ROCKSDB_MARK).is_file()
     for stray in store.queue_strays:
         file = store.relative(stray.path)

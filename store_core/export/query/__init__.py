@@ -1,1 +1,1 @@
-"""SQL over the tables of stores, read where they are."""
+"""Run SQL over the tables of stores without a copy of them."""

@@ -1,4 +1,4 @@
-"""The tables of a query: their names, columns and types, and how they are read from stores."""
+"""List the tables of a query with names, columns and types, and read them from stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store_core.export.tables.table import Table
 from store_core.findings import Finding
 from store_core.storage.store import Store
 
-_CLASSES: Final = {  # by the table's name, within store_core.export.tables: loaded when a query names the table
+_CLASSES: Final = {  # by the table's name, in store_core.export.tables: imported when a query names the table
     "messages": "messages.MessagesTable",
     "quarantine": "quarantine.QuarantineTable",
     "compaction": "compaction.CompactionTable",
@@ -30,7 +30,7 @@ _CLASSES: Final = {  # by the table's name, within store_core.export.tables: loa
     "findings": "findings.FindingsTable",
 }
 NAMES: Final = tuple(_CLASSES)
-# Ways to see or reach a table whose name a query does not spell.
+# Ways to see or reach a table without its name in the query.
 _UNNAMED: Final = re.compile(r"\bshow\b|information_schema|duckdb_|pg_|pragma|query_table|\bU&", re.IGNORECASE)
 _SQL_TYPES: Final = {
     pa.string(): "VARCHAR",
@@ -45,9 +45,9 @@ _SQL_TYPES: Final = {
 
 
 class Tables:
-    """The tables of some stores, each with its name, for one query.
+    """The tables of some stores, each with its name, for a query.
 
-    ``on_progress`` is told the bytes of logs that the table of messages has walked.
+    ``on_progress`` gets the bytes of logs that the table of messages has walked.
     """
 
     def __init__(
@@ -58,50 +58,50 @@ class Tables:
         self._stopped = Event()
         self._on_progress = on_progress
         self._stores = stores
-        self.by_name: dict[str, Table] = _MadeWhenAsked(self._made)
+        self.by_name: dict[str, Table] = _LazyTables(self._make_table)
 
     @property
     def findings(self) -> list[Finding]:
-        """What the tables that were read have met, each finding once; of several stores with their files in full."""
-        found = [told for table in self.by_name.values() for told in table.found]
+        """The findings of the tables that were read, each once; with several stores their files have full paths."""
+        found = [pair for table in self.by_name.values() for pair in table.found]
         if self._roots:
             from store_core.export.tables.findings import in_full
 
-            found = [(store, in_full(self._roots[store], each)) for store, each in found]
-        return [each for _, each in dict.fromkeys(found)]
+            found = [(store, in_full(self._roots[store], item)) for store, item in found]
+        return [item for _, item in dict.fromkeys(found)]
 
     def named_in(self, query: str) -> Iterator[tuple[str, Table]]:
-        """The tables, with their names, that a query may ask for: those it names, or all where it asks for tables in another way."""
-        said = query.lower()
-        wanted = [name for name in NAMES if name in said]
+        """Yield the tables that a query may use, with names: those it names, or all if it can reach tables in another way."""
+        lower_query = query.lower()
+        wanted = [name for name in NAMES if name in lower_query]
         for name in NAMES if not wanted or _UNNAMED.search(query) else wanted:
             yield name, self.by_name[name]
 
     def stop(self) -> None:
-        """Have whoever reads a table of messages or findings raise FailedError soon."""
+        """Make every reader of a table of messages or findings raise FailedError soon."""
         self._stopped.set()
 
-    def _made(self, name: str) -> Table:
-        heard: dict[str, Callable[..., None]] = {
-            "messages": self._tell,
-            "compaction": self._go_on,
-            "transactions": lambda _: self._go_on(),
-            "findings": lambda _: self._go_on(),
+    def _make_table(self, name: str) -> Table:
+        callbacks: dict[str, Callable[..., None]] = {
+            "messages": self._report_walked,
+            "compaction": self._check_stopped,
+            "transactions": lambda _: self._check_stopped(),
+            "findings": lambda _: self._check_stopped(),
         }
-        made: Table = _class_of(name)(self._stores, *([heard[name]] if name in heard else []))
+        made: Table = _class_of(name)(self._stores, *([callbacks[name]] if name in callbacks else []))
         return made
 
-    def _tell(self, walked_bytes: int) -> None:
-        self._go_on()
+    def _report_walked(self, walked_bytes: int) -> None:
+        self._check_stopped()
         self._on_progress(walked_bytes)
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self._stopped.is_set():
             raise FailedError("the query was stopped")
 
 
-class _MadeWhenAsked(dict[str, Table]):
-    """Tables by name, each made when it is first asked for."""
+class _LazyTables(dict[str, Table]):
+    """Tables by name, each made on first access."""
 
     def __init__(self, make: Callable[[str], Table]) -> None:
         super().__init__()
@@ -118,13 +118,13 @@ def _class_of(table: str) -> Any:
 
 
 def columns_of(table: str) -> Sequence[Column]:
-    """The columns of a table, in their order."""
+    """Return the columns of a table, in their order."""
     columns: Sequence[Column] = _class_of(table).columns
     return columns
 
 
 def described() -> Iterator[dict[str, Any]]:
-    """A row for each column of each table, with the type it has in SQL."""
+    """Yield a row for each column of each table, with its SQL type."""
     for table in NAMES:
         for column in columns_of(table):
             yield {

@@ -1,4 +1,4 @@
-"""What DuckDB complains about, as errors of ours in one line."""
+"""Convert DuckDB's errors to rmqctl's, in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.export.query.catalog import NAMES
 
-# Behind it: the query with a mark under it, or advice about settings, which nobody can set here.
+# After it: the query with a mark under it, or advice about settings, which are locked here.
 _PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the|\s*This error signals an")
 _KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
 _NO_TABLE: Final = re.compile(r"Table with name (.*?) does not exist!", re.DOTALL)
@@ -17,7 +17,7 @@ _NO_ROOM: Final = "failed to offload"  # to the temporary folder
 _LONGEST: Final = 500
 _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
 
-# What a complaint is known by -> what it means here, and what to do about it.
+# A pattern of DuckDB's text -> rmqctl's text and advice.
 _BY_WORDS: Final = (
     (
         re.compile(
@@ -37,7 +37,7 @@ _BY_WORDS: Final = (
         "nothing but the store can be reached",
     ),
 )
-# What stands in front of a complaint -> its error, and what to do about it. All else is the query's.
+# The kind before DuckDB's text -> the error's class and advice. All other errors are the query's fault.
 _OTHERWISE: Final = (UsageError, "change the query")
 _BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
     "Out of Memory": (FailedError, "give more --memory"),
@@ -51,7 +51,7 @@ _BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
 
 
 def complaint(error: Exception) -> Exception:
-    """The error to raise for one of DuckDB's, which may come through Arrow as text; others stay as they are."""
+    """Return the error to raise for DuckDB's, which Arrow may pass on as text; other errors are returned unchanged."""
     text = str(error)
     found = _KIND.match(text)
     if isinstance(error, StoreError) or found is None:
@@ -66,7 +66,7 @@ def complaint(error: Exception) -> Exception:
     error_type, to_do = _BY_KIND.get(found[1].strip(), _OTHERWISE)
     if _NO_ROOM in text:
         to_do = "give more --memory, or more room with TMPDIR"
-    said = " ".join(_PLACE.split(text[found.end() :])[0].split())
-    said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-    is_word = not said[:2].isupper()  # SELECT is none
-    return error_type(said[:1].lower() + said[1:] if is_word else said, to_do=to_do)
+    message = " ".join(_PLACE.split(text[found.end() :])[0].split())
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    is_word = not message[:2].isupper()  # SELECT is a keyword
+    return error_type(message[:1].lower() + message[1:] if is_word else message, to_do=to_do)

@@ -1,7 +1,7 @@
-"""A table as DuckDB takes it: something of the class that pyarrow's data sets have, which is asked to scan itself.
+"""Give a table to DuckDB as an object of pyarrow's data set class, which DuckDB asks for scans.
 
-DuckDB asks a data set for a scanner with the columns and the rows it wants, once for every reference of the table in a query. So
-nothing is decoded that a query does not look at, and a query may look at a table twice.
+DuckDB asks for a scanner with the columns and rows it wants, once for each reference of the table in a query. So only columns that a query uses are
+decoded, and a query may read a table twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ Reads = Callable[["Scanner"], bool]
 
 
 class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """``reads`` is given each reading that DuckDB asks for, and tells whether there are any rows for it; ``on_error`` is told what one
-    raises, which DuckDB would only pass on as text.
+    """A table as a data set.
 
-    DuckDB's threads may read several tables at a time; ``turns`` lets one of them at the stores, whose descriptors are not shared.
+    ``reads`` gets each reading that DuckDB asks for, and returns whether it has rows. ``on_error`` gets an error of a reading, which DuckDB would
+    only pass on as text.
+
+    DuckDB's threads may read several tables at a time; ``turns`` admits one of them to the stores, whose descriptors are not shared.
     """
 
     def __init__(self, table: Table, turns: Lock, on_error: OnError, reads: Reads) -> None:
-        # Not Dataset.__init__: it is for data sets that Arrow's own code reads.
+        # Dataset.__init__ is not called, because it is for data sets that Arrow's own code reads.
         self._table, self._turns, self._on_error, self._reads = table, turns, on_error, reads
         self._schema = schema_of(table.columns)
 
@@ -37,7 +39,7 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Scanner:
-        """What DuckDB calls for each reference: a reading of these columns, of rows for which an expression is true."""
+        """Return a reading of these columns, of rows for which the filter is true. DuckDB calls this for each reference."""
         names = list(self._schema.names if columns is None else columns)
         where = None if filter is None else Where(filter, self._schema)
         wanted = pa.schema([self._schema.field(name) for name in names])
@@ -47,7 +49,7 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """One reading of a table, as often as it is asked for."""
+    """A reading of a table, which can be repeated."""
 
     table: Table
     projected_schema: pa.Schema
@@ -57,7 +59,7 @@ class Scanner:
     has_rows: bool = True
 
     def to_reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
-        """``schema``: of the same columns, with names and types as who asks would have them."""
+        """Return a reader of the batches. ``schema``: the same columns with the names and types that the caller wants."""
         if schema is None:
             return pa.RecordBatchReader.from_batches(
                 self.projected_schema, self._batches() if self.has_rows else iter(())
@@ -69,7 +71,7 @@ class Scanner:
         try:
             while (batch := self._next(batches)) is not None:
                 yield batch
-        finally:  # also where a query has seen enough
+        finally:  # also if a query stops early
             with self.turns:
                 batches.close()
 
@@ -83,6 +85,6 @@ class Scanner:
 
 
 def _as_in(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose types differ from a schema's in names of fields and zones of times only."""
+    """Return the batch with a schema that differs only in field names and time zones."""
     arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

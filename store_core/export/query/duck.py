@@ -1,4 +1,4 @@
-"""A query by DuckDB over tables that are read where they are. Nothing else can be reached: no file, no network, no setting."""
+"""Run a query by DuckDB over tables of stores. The query can reach no file, network or setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from store_core.storage.scratch import scratch_folder
 
 MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192
-_MOST_THREADS: Final = 256  # a machine gives no endless number of them
+_MOST_THREADS: Final = 256  # a machine has a limited number
 _SCAN: Final = "PYTHON_ARROW_SCAN"
 _AGAIN_SECONDS: Final = 0.05
 _OWN: Final = (
@@ -32,10 +32,10 @@ _OWN: Final = (
     " union all select view_name from duckdb_views() where not temporary and not internal"
 )
 _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
-_INNER: Final = re.compile(  # as types, not as names in front of one
+_INNER: Final = re.compile(  # as types, not as names before a type
     r"\b(?:BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b(?=[\[),]|$)"
 )
-# One body that is no text is null, and fails no query.
+# A body that is no text must become null and not fail the query.
 _DECODE: Final = (
     "CREATE MACRO decode(bytes) AS try(system.main.decode(bytes)), (bytes, how) AS try(system.main.decode(bytes, how))"
 )
@@ -44,8 +44,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a statement as they come: batches of one schema, in which no two columns have the same name, and the
-    columns' types as DuckDB names them."""
+    """The rows of a statement as a stream of batches with one schema.
+
+    ``types`` are the columns' types as DuckDB names them. No two columns have the same name.
+    """
 
     schema: pa.Schema
     types: Sequence[str]
@@ -54,10 +56,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of a query's statements, one after the other: the next statement is carried out when it is asked for, and what
-    has not been taken of the last one's rows is not to be had any more.
+    """The answers of a query's statements, one after another.
 
-    ``count`` of them are to come, unless one fails. Statements without rows, as CREATE, are carried out and left out.
+    A statement is executed when its answer is requested; rows of the one before that were not taken are lost. There are ``count`` of them, unless one
+    fails. Statements without rows, such as CREATE, are executed and left out.
     """
 
     count: int
@@ -73,9 +75,16 @@ def answered(
 ) -> Generator[Answers, None, None]:
     """Run a query of one or several statements; their rows can be taken within the context.
 
-    Rows come while tables are read. What sorting and grouping hold beyond ``memory_bytes`` goes to files in the system's
-    temporary folder, removed afterwards. ``zone`` is the name of the zone in which times are cut into days and hours. Raises UsageError for a query that cannot be understood or carried out, FailedError where DuckDB is missing
-    or runs out of room, and whatever reading a table raises; also while the rows are taken.
+    Rows are produced while tables are read. Sorting and grouping beyond ``memory_bytes`` use files in the system's temporary folder, which are
+    removed afterwards.
+
+    Args:
+        zone: The name of the time zone in which times are cut into days and hours.
+
+    Raises:
+        UsageError: The query cannot be parsed or executed.
+        FailedError: DuckDB is missing or runs out of room.
+        Exception: Any error of reading a table, also while the rows are taken.
     """
     try:
         import duckdb
@@ -86,7 +95,7 @@ def answered(
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "allow_persistent_secrets": "false",
-            "python_enable_replacements": "false",  # names of this program's variables are no tables
+            "python_enable_replacements": "false",  # otherwise a query could name this program's variables as tables
             "temp_directory": str(folder),
             "memory_limit": f"{memory_bytes}B",
             "threads": str(min(threads, _MOST_THREADS)),
@@ -98,12 +107,12 @@ def answered(
 
 
 class _Engine:
-    """A connection and the one thread that talks to it, so that the thread that waits for it can be told to stop."""
+    """A connection and the only thread that uses it, so that a waiting thread can interrupt it."""
 
     def __init__(self, connection: Any, tables: Tables, opened: ExitStack) -> None:
         self._connection, self._tables, self._opened = connection, tables, opened
-        self._scanners: list[Scanner] | None = None  # that were asked for, where they are not to read yet
-        self._cause: BaseException | None = None  # what reading a table raised
+        self._scanners: list[Scanner] | None = None  # scanners requested by DuckDB while they must not read yet
+        self._cause: BaseException | None = None  # the error of reading a table
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
     def answers(self, query: str, zone: str) -> Answers:
@@ -111,21 +120,21 @@ class _Engine:
         statements = self._do(lambda: self._connection.extract_statements(query))
         if not statements:
             raise UsageError("there is no query", to_do="give a SELECT")
-        return Answers(self._do(lambda: sum(map(_shows, statements))), self._each(statements))
+        return Answers(self._do(lambda: sum(map(_has_rows, statements))), self._each(statements))
 
     def _each(self, statements: Sequence[Any]) -> Iterator[Answer]:
         for statement in statements:
             relation, reader = self._do(partial(self._run, statement))
-            schema = _without_twins(reader.schema)
+            schema = _with_unique_names(reader.schema)
             self._opened.callback(reader.close)
             batches = self._batches(reader, schema)
-            if _shows(statement):
+            if _has_rows(statement):
                 yield Answer(schema, [str(kind) for kind in relation.types], batches)
             for _ in batches:
-                continue  # a statement counts as done when its rows have been taken
-            if not _shows(statement):
+                continue  # a statement is done only when its rows have been taken
+            if not _has_rows(statement):
                 self._do(self._refuse_namesakes)
-        if not any(map(_shows, statements)):
+        if not any(map(_has_rows, statements)):
             raise UsageError("no statement of the query gives rows", to_do="give a SELECT")
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Batches:
@@ -133,7 +142,7 @@ class _Engine:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _prepare(self, query: str, zone: str) -> None:
-        # Shut when the database is open: what is shut while it opens leaves files with its own name, `:memory:`, reachable.
+        # Set after the database is open: set while it opens, files with its own name, `:memory:`, would stay reachable.
         self._connection.execute("SET allowed_paths = []")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute(_DECODE)
@@ -141,46 +150,46 @@ class _Engine:
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()
         for name, table in self._tables.named_in(query):
-            self._connection.register(name, TableDataset(table, turns, self._note, self._reads))
+            self._connection.register(name, TableDataset(table, turns, self._keep_cause, self._reads))
         self._connection.execute("SET lock_configuration = true")
 
     def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
         relation = self._connection.sql(statement)
         if statement.type.name == "SELECT" and _is_scan(relation):
-            # DuckDB would hand on what it is given, and take longer over it than reading does.
+            # Skip DuckDB, which would only pass the rows on, slower than they are read.
             scanners = self._scanners = []
-            schema = _in_words(relation).to_arrow_reader(_BATCH_ROWS).schema
+            schema = _with_text_columns(relation).to_arrow_reader(_BATCH_ROWS).schema
             self._scanners = None
             if len(scanners) == 1:
                 return relation, scanners[0].to_reader(schema)
-        return relation, _in_words(relation).to_arrow_reader(_BATCH_ROWS)
+        return relation, _with_text_columns(relation).to_arrow_reader(_BATCH_ROWS)
 
     def _reads(self, scanner: Scanner) -> bool:
-        """Whether DuckDB is to read what it asks for."""
+        """Return True if the scanner may read its table; else keep it for ``_run``."""
         if self._scanners is None:
             return True
         self._scanners.append(scanner)
         return False
 
     def _refuse_namesakes(self) -> None:
-        """A table of one's own with the name of one that is read would be there, and never be asked."""
+        """Raise UsageError for a user's table with the name of a store's table, because queries would not read it."""
         own = self._connection.execute(_OWN).fetchall()
         if twice := [name for (name,) in own if name.lower() in NAMES]:
             raise UsageError(f"{twice[0]} is a table that is there already", to_do="give yours another name")
 
-    def _note(self, error: BaseException) -> None:
+    def _keep_cause(self, error: BaseException) -> None:
         self._cause = self._cause or error
 
     def _do(self, work: Callable[[], Result]) -> Result:
-        """Have the thread do something. Who is interrupted while waiting for it interrupts it."""
+        """Run work in the thread and return its result. An interrupt of the wait interrupts the work."""
         future = self._thread.submit(work)
         try:
             while not future.done():
-                wait([future], _AGAIN_SECONDS)  # a signal that reaches another thread does not end a wait
+                wait([future], _AGAIN_SECONDS)  # short, because a signal to another thread does not end a wait
         except BaseException:
             self._tables.stop()
             while not future.done():
-                self._connection.interrupt()  # means nothing to a query that has not begun
+                self._connection.interrupt()  # repeated, because it has no effect before a query starts
                 wait([future], _AGAIN_SECONDS)
             raise
         try:
@@ -191,8 +200,8 @@ class _Engine:
             raise complaint(error) from error
 
 
-def _shows(statement: Any) -> bool:
-    """Whether a statement has rows to show, as far as can be told before it is carried out."""
+def _has_rows(statement: Any) -> bool:
+    """Return True if a statement has rows to show, as far as this is known before it is executed."""
     expected = {kind.name for kind in statement.expected_result_type}
     if "CHANGED_ROWS" not in expected:
         return "QUERY_RESULT" in expected
@@ -200,13 +209,13 @@ def _shows(statement: Any) -> bool:
 
 
 def _is_scan(relation: Any) -> bool:
-    """Whether the plan is nothing but reading columns of one table, and rows by a condition that the table is given."""
+    """Return True if the plan only reads columns of one table, and rows by a condition that the table gets."""
     [root, *others] = json.loads(relation.explain("standard", "json"))
     return root["name"] == _SCAN and not root["children"] and not others
 
 
-def _in_words(relation: Any) -> Any:
-    """A relation whose columns of types that Arrow knows only as DuckDB's inner bytes, or without their zone, are text instead."""
+def _with_text_columns(relation: Any) -> Any:
+    """Return the relation with text for columns whose types Arrow gets as DuckDB's inner bytes, or without their zone."""
     kinds = [str(kind) for kind in relation.types]
     columns = []
     for number, (kind, name) in enumerate(zip(kinds, relation.columns, strict=True), 1):
@@ -215,8 +224,8 @@ def _in_words(relation: Any) -> Any:
     return relation.project(", ".join(columns)) if any(map(_INNER.search, kinds)) else relation
 
 
-def _without_twins(schema: pa.Schema) -> pa.Schema:
-    """A schema in which a name that stands there already gets a number behind it."""
+def _with_unique_names(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with a number after each repeated name."""
     taken: dict[str, pa.Field] = {}
     for field in schema:
         number, name = 1, field.name

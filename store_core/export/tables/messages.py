@@ -1,4 +1,4 @@
-"""The table of messages: the log, walked for every reference, decoded as far as it is asked for."""
+"""Read the table of messages: a walk of the log for each reference, decoded only as far as needed."""
 
 from __future__ import annotations
 
@@ -30,23 +30,22 @@ from store_core.scan.reread_live import settled
 from store_core.storage.live import is_live, is_locked
 from store_core.storage.store import Store
 
-# In memory alone: who reads an export has functions of its own for that.
+# Only in queries: a reader of an export has functions of its own for that.
 TEXT: Final = Column("text", pa.string(), "the body as text; null where it is not UTF-8, or as stored", nullable=True)
-_BEHIND: Final = [column.name for column in schema.MESSAGE_COLUMNS].index("body") + 1
-MESSAGE_COLUMNS: Final = (*schema.MESSAGE_COLUMNS[:_BEHIND], TEXT, *schema.MESSAGE_COLUMNS[_BEHIND:])
+_AFTER_BODY: Final = [column.name for column in schema.MESSAGE_COLUMNS].index("body") + 1
+MESSAGE_COLUMNS: Final = (*schema.MESSAGE_COLUMNS[:_AFTER_BODY], TEXT, *schema.MESSAGE_COLUMNS[_AFTER_BODY:])
 _FOR_TEXT: Final = ("body", "body_decoded")
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
-_LATEST_MS: Final = 1 << 50  # some thousand years on: no clock says so
-_STRETCHES: Final = 256  # of a segment, to find where in it a condition on offsets begins and ends
-_LEAST_STRETCH_BYTES: Final = 64 << 10
+_LATEST_MS: Final = 1 << 50  # some thousand years ahead, which no real clock shows
+_RANGES: Final = 256  # of a segment, to find the part that a condition on offsets allows
+_LEAST_RANGE_BYTES: Final = 64 << 10
 
 
 class MessagesTable(StoresTable):
     """Every record of the logs of some stores, each with its name, in log order (docs/export.md, "Messages").
 
-    A condition on offsets, stores and store times leaves out segments; one on any column is decided before the other columns are
-    decoded. What of the log is walked is checked, and faults are ``findings``. ``on_progress`` is told the bytes
-    walked so far, by all readings of the table.
+    Conditions on offsets, stores and store times leave out segments; a condition on any column is evaluated before the other columns are decoded. The
+    walked part of the log is checked, and faults are ``findings``. ``on_progress`` gets the bytes walked so far, by all readings of the table.
     """
 
     columns: Sequence[Column] = MESSAGE_COLUMNS
@@ -68,10 +67,10 @@ class MessagesTable(StoresTable):
 
 
 class Decoding:
-    """Messages of one store as the wanted columns, of those that a condition wants."""
+    """The decoding of a store's messages to the wanted columns, for rows that a condition allows."""
 
     def __init__(self, table: StoresTable, name: str, columns: Sequence[str], where: Where | None) -> None:
-        """``table`` is told what is wrong with bodies."""
+        """Keep the arguments. ``table`` gets the findings about bodies."""
         self._table, self._name = table, name
         self._columns, self._where = list(columns), where
 
@@ -90,7 +89,7 @@ class Decoding:
 
 
 class _Reading(Decoding):
-    """One store's part of one reading of the table."""
+    """A store's part of a reading of the table."""
 
     _table: MessagesTable
 
@@ -105,27 +104,27 @@ class _Reading(Decoding):
         pieces = _pieces(self._name, self._store, self._where)
         reached_end = False
         try:
-            for joined in _joined(self._store, pieces):
-                again = partial(self._again, joined)
-                for table in settled(self._walked(joined), lambda: is_locked(self._store.root), again):
-                    self._findings.add(table, _file_of(self._store, joined, table))
+            for group in _joined_pieces(self._store, pieces):
+                reread = partial(self._reread, group)
+                for table in settled(self._walked(group), lambda: is_locked(self._store.root), reread):
+                    self._findings.add(table, _file_of(self._store, group, table))
                     rows = np.flatnonzero(table.messages)
                     if len(rows):
                         yield from self.decoded(table, rows)
             reached_end = True
         finally:
             if not reached_end:
-                self._findings.put_back()  # nobody looked further: what is held back may be the tail or not
+                self._findings.put_back()  # the walk stopped early, so damage held back may or may not be the tail
             log = self._store.log
-            goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
+            log_continues = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
             live = self._findings.may_be_torn and is_live(self._store.root).live
-            self._table.tell(self._name, self._findings.end(live=live, log_goes_on=goes_on))
+            self._table.tell(self._name, self._findings.end(live=live, log_goes_on=log_continues))
             for piece in pieces:
                 self._table.tell(self._name, differences(self._store, piece.from_phy_offset, piece.to_phy_offset))
 
     def _walked(self, pieces: Sequence[Piece]) -> Iterator[FrameTable]:
-        for before, piece in zip([None, *pieces], pieces, strict=False):
-            if (gap := _gap(self._store, before, piece)) is not None:
+        for previous, piece in zip([None, *pieces], pieces, strict=False):
+            if (gap := _gap(self._store, previous, piece)) is not None:
                 yield hole_table(*gap)
             stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
             at = piece.from_phy_offset
@@ -135,7 +134,7 @@ class _Reading(Decoding):
                 at = table.end_phy_offset
                 refuse_cut(piece.segment, table)
 
-    def _again(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
+    def _reread(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
         chained = all(piece.chained or piece.from_phy_offset != start for piece in pieces)
         return log_tables(self._store, _OPTIONS, start, end, chained=chained)
 
@@ -145,7 +144,7 @@ def _with_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def _texts(bodies: pa.BinaryArray, decoded: pa.BooleanArray) -> pa.StringArray:
-    """Bodies as texts, null where one is none or could not be decompressed. Nothing is copied."""
+    """Return bodies as texts, null for one that is no text or could not be decompressed. Nothing is copied."""
     _, offsets, data = bodies.buffers()
     bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
     valid = pc.and_(pa.array(are_text(bounds, data or b"")), decoded)
@@ -153,16 +152,16 @@ def _texts(bodies: pa.BinaryArray, decoded: pa.BooleanArray) -> pa.StringArray:
 
 
 def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:
-    """The parts of the log in which rows may stand that a condition wants, in log order."""
+    """Return the parts of the log that may have rows for a condition, in log order."""
     whole = whole_log(store)
     if where is None:
         return whole
 
     def numbers(times: Sequence[Any]) -> list[int]:
         bounds = ((piece.from_phy_offset, piece.to_phy_offset) for piece in whole)
-        return where.possible([_promise(name, *each, time) for each, time in zip(bounds, times, strict=True)])
+        return where.possible([_promise(name, *ends, time) for ends, time in zip(bounds, times, strict=True)])
 
-    if "store_time" in where.columns:  # a record that has none (L019) is of 1970, wherever it lies
+    if "store_time" in where.columns:  # a record without a time (L019) counts as 1970, wherever it is
         wanted = {*numbers(_time_promises(store, whole)), *numbers([_NO_TIME] * len(whole))}
     else:
         wanted = set(numbers([None] * len(whole)))
@@ -178,9 +177,9 @@ def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:
 
 
 def _narrowed(name: str, store: Store, piece: Piece, where: Where) -> list[Piece]:
-    """A piece without what a condition on offsets excludes at its begin and end."""
+    """Return a piece without the parts at its start and end that a condition on offsets excludes."""
     length = piece.to_phy_offset - piece.from_phy_offset
-    step = max(-(-length // _STRETCHES), _LEAST_STRETCH_BYTES)
+    step = max(-(-length // _RANGES), _LEAST_RANGE_BYTES)
     starts = range(piece.from_phy_offset, piece.to_phy_offset, step)
     possible = where.possible([_promise(name, at, min(at + step, piece.to_phy_offset), None) for at in starts])
     if not possible:
@@ -189,19 +188,22 @@ def _narrowed(name: str, store: Store, piece: Piece, where: Where) -> list[Piece
 
 
 def _promise(name: str, from_phy_offset: int, to_phy_offset: int, time: Any) -> Any:
-    """What is true for every record of a stretch of the log."""
+    """Return an expression that is true for every record of a range of the log."""
     at = ds.field("phy_offset")
     promise = (ds.field("store") == name) & (at >= from_phy_offset) & (at < to_phy_offset)
     return promise if time is None else promise & time
 
 
 def _time_promises(store: Store, pieces: Sequence[Piece]) -> list[Any]:
-    """What is true for the store times of each segment's records: they lie between its first and the next one's first."""
+    """Return for each segment an expression that is true for its records' store times.
+
+    They are between its first and the next segment's first.
+    """
     firsts = [_plausible(confirmed_store_timestamp_ms(store.log, piece.segment.phy_offset)) for piece in pieces]
     lasts = [*firsts[1:], None]
     known = [time for time in firsts if time is not None]
     if any(later < earlier - CLOCK_SLACK_MS for earlier, later in pairwise(known)):
-        return [None] * len(pieces)  # a clock was set back by more, so nothing is known
+        return [None] * len(pieces)  # a clock was set back by more, so times prove nothing
     return [_between(first, last) for first, last in zip(firsts, lasts, strict=True)]
 
 
@@ -227,8 +229,8 @@ def _moment(timestamp_ms: int) -> pa.Scalar:
 _NO_TIME: Final = ds.field("store_time") < _moment(365 * 86_400_000)
 
 
-def _joined(store: Store, pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-    """The pieces, those together that follow each other in the log."""
+def _joined_pieces(store: Store, pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """Yield the pieces in groups that are consecutive in the log."""
     first = 0
     for number, (before, piece) in enumerate(pairwise(pieces), 1):
         if before.to_phy_offset != piece.from_phy_offset and _gap(store, before, piece) is None:
@@ -239,7 +241,7 @@ def _joined(store: Store, pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
 
 
 def _file_of(store: Store, pieces: Sequence[Piece], table: FrameTable) -> str:
-    """The file that a table's rows stand in; empty where there is none."""
+    """Return the file of a table's rows; empty where there is none."""
     at = table.phy_offset[0] if len(table) else 0
     number = bisect_right(pieces, at, key=lambda piece: piece.from_phy_offset) - 1
     is_inside = number >= 0 and at < pieces[number].to_phy_offset
@@ -247,7 +249,7 @@ def _file_of(store: Store, pieces: Sequence[Piece], table: FrameTable) -> str:
 
 
 def _gap(store: Store, before: Piece | None, piece: Piece) -> tuple[int, int] | None:
-    """Where bytes of the log are missing between two pieces that would else join, and how many."""
+    """Return start and length of missing bytes between two pieces that would otherwise join; None without a gap."""
     if before is None or store.log.following(before.segment) != piece.segment:
         return None
     end, start = nominal_end(store.log, before.segment), piece.segment.phy_offset

@@ -1,1 +1,1 @@
-"""Define what the compiled kernel does, in Python: its fallback where it was not built, and its oracle in the tests."""
+"""Define in Python what the compiled kernel does; the fallback where it was not built, and the oracle of the tests."""

@@ -1,6 +1,6 @@
-"""The variable parts of records as Arrow columns, written to be read: the definition of what the compiled kernel does.
+"""Lay out the variable parts of records as Arrow columns, in readable Python: the definition of the compiled kernel.
 
-What a part of a record means is for ``codec.record`` to say; this only lays it out.
+``codec.record`` defines the meaning of a record's parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_BYTES: Final = np.iinfo(np.int32).max
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
-    """As ``arrow.arrow_columns``."""
+    """Return the columns of ``arrow.arrow_columns``."""
     if len(at) != len(size_bytes):
         raise ValueError("the columns differ in length")
     places = zip(at.tolist(), size_bytes.tolist(), strict=True)
@@ -29,7 +29,7 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
 
 
 class Collector:
-    """As ``arrow.Collector``."""
+    """The readable ``arrow.Collector``."""
 
     def __init__(self, wanted: int, expected_bytes: int) -> None:
         del expected_bytes  # lists grow by themselves
@@ -101,7 +101,7 @@ def _texts(texts: Sequence[str]) -> Texts:
 
 
 def _nullable(texts: Sequence[str | None], may_be_null: bool) -> Texts:
-    """A null takes no bytes."""
+    """Return the texts; a null takes no bytes."""
     return _texts([text or "" for text in texts])._replace(valid=_valid(texts) if may_be_null else None)
 
 
@@ -126,7 +126,7 @@ def _bytes(parts: Sequence[bytes]) -> Texts:
 
 
 def _bounds(lengths: Sequence[int]) -> NDArray[np.int32]:
-    """Where parts of these lengths begin, one behind the other, and where the last one ends."""
+    """Return where consecutive parts of these lengths start, and where the last one ends."""
     bounds = list(accumulate(lengths, initial=0))
     if bounds[-1] > _MOST_BYTES:
         raise ValueError("a column of 2 GiB or more")

@@ -1,4 +1,4 @@
-"""What follows from columns, in Python that is written to be read (compiled: src/derive.rs). See ``derive`` for what goes in and out."""
+"""Derive entries from columns, in readable Python (compiled: src/derive.rs). See ``derive`` for arguments and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store_core.kernel.derive import ROW, STRETCH
 from store_core.layout import index, queue, record
 
 Ints = NDArray[Any]
-# The fields of a row in the order of their bits, and what stands in front of a key's first row.
+# The fields of a row in the order of their bits, and the assumed row before a key's first.
 _PACKED: Final = ("phy_offset", "queue_offset", "tags_code", "store_timestamp_ms", "size_bytes", "batch_size")
 _FIRST: Final[tuple[int, ...]] = (0, -1, 0, 0, 0, 1)
 _MS_PER_SECOND: Final = 1000
@@ -22,7 +22,7 @@ _TRANSACTIONS_WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_C
 
 
 def chain_entries(slots: Ints, slot: Ints, first: int) -> tuple[Ints, int]:
-    """Each entry follows the newest of its slot, and becomes the newest."""
+    """Link each entry to the newest of its slot, and make it the newest."""
     previous = np.zeros(len(slot), np.int32)
     for number, place in enumerate(slot.tolist()):
         previous[number] = slots[place]
@@ -39,7 +39,7 @@ def index_entries(
     first: int,
     begin_timestamp_ms: int,
 ) -> tuple[Ints, int]:
-    """Entries field by field; an entry's time is whole seconds, none where the file has no begin yet."""
+    """Build the entries field by field; an entry's time is whole seconds, 0 where the file has no start time yet."""
     entries = np.zeros(len(key_row), index.ENTRY.dtype)
     entries["key_hash"] = key_hash
     entries["phy_offset"] = phy_offset[key_row]
@@ -63,7 +63,7 @@ def dispatch_rows(
     size_bytes: Ints,
     include_bad_crc: bool,
 ) -> tuple[Ints, Ints, list[tuple[int, int]], Ints]:
-    """Messages of no transaction or a committed one have an entry; pairs are numbered as they appear."""
+    """Give an entry to each message of no transaction or a committed one; number pairs in order of appearance."""
     has_entry = (kind == FrameKind.MESSAGE) & np.isin(sys_flag & record.TRANSACTION_MASK, _TRANSACTIONS_WITH_ENTRY)
     if not include_bad_crc:
         has_entry &= code != FrameCode.BAD_CRC
@@ -82,10 +82,10 @@ def dispatch_rows(
 
 
 def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """A stable sort by key, then row by row what is not as the row before of its key lets expect.
+    """Sort by key, stably; then store of each row only the differences from the row expected after the row before.
 
-    A row is a byte with a bit for each field that differs, then each of these fields: the difference with its sign in the
-    lowest bit, so that small ones are small numbers, 7 bits a byte, the lowest first, the top bit set but in the last.
+    A row is a byte with a bit for each field that differs, then each of these fields. A field is the difference with its sign in the lowest bit, so
+    that small differences are small numbers, in groups of 7 bits, the lowest first; the top bit is set in all bytes but the last.
     """
     key_id = np.concatenate(key_ids)
     rows = np.concatenate(parts).view(ROW)[np.argsort(key_id, kind="stable")]
@@ -93,21 +93,21 @@ def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tupl
     ids = np.flatnonzero(counts)
     packed, sizes, start = bytearray(), [], 0
     for count in counts[ids].tolist():
-        begin, before = len(packed), _FIRST
+        packed_start, before = len(packed), _FIRST
         for row in rows[start : start + count][list(_PACKED)].tolist():
-            far = [_wrapped(value - expected) for value, expected in zip(row, _expected(before), strict=True)]
-            packed.append(sum(1 << field for field, difference in enumerate(far) if difference))
-            for difference in filter(None, far):
+            differences = [_wrapped(value - expected) for value, expected in zip(row, _expected(before), strict=True)]
+            packed.append(sum(1 << field for field, difference in enumerate(differences) if difference))
+            for difference in filter(None, differences):
                 packed += _number(difference)
             before = row
         start += count
-        sizes.append(len(packed) - begin)
+        sizes.append(len(packed) - packed_start)
     data = np.frombuffer(packed, np.uint8)
     return data, ids.astype(np.int32), counts[ids].astype(np.int32), np.array(sizes, np.int32)
 
 
 def unpack_rows(packed: Ints, counts: Ints) -> Ints:
-    """Row by row what is expected and how far it is from that."""
+    """Restore each row as the expected row plus the differences."""
     data = iter(bytes(packed))
     rows = np.zeros(int(counts.sum()), ROW)
     at = 0
@@ -117,8 +117,10 @@ def unpack_rows(packed: Ints, counts: Ints) -> Ints:
             for _ in range(count):
                 if (flags := next(data)) >> len(_PACKED):
                     raise ValueError("the columns do not fit each other")
-                far = [_difference(data) if flags >> field & 1 else 0 for field in range(len(_PACKED))]
-                row = tuple(_wrapped(value + more) for value, more in zip(_expected(row), far, strict=True))
+                differences = [_difference(data) if flags >> field & 1 else 0 for field in range(len(_PACKED))]
+                row = tuple(
+                    _wrapped(value + difference) for value, difference in zip(_expected(row), differences, strict=True)
+                )
                 for name, value in zip(_PACKED, row, strict=True):
                     rows[name][at] = value
                 at += 1
@@ -130,7 +132,7 @@ def unpack_rows(packed: Ints, counts: Ints) -> Ints:
 
 
 def unpack_entries(packed: Ints, counts: Ints) -> Ints:
-    """Entries field by field."""
+    """Build the entries field by field."""
     rows = unpack_rows(packed, counts).view(ROW)
     entries = np.zeros(len(rows), queue.ENTRY.dtype)
     for name in queue.ENTRY.names:
@@ -139,7 +141,7 @@ def unpack_entries(packed: Ints, counts: Ints) -> Ints:
 
 
 def unpack_stretches(packed: Ints, counts: Ints) -> Ints:
-    """A stretch begins with each row whose number does not follow the one before."""
+    """Start a STRETCH at each row whose queue offset does not follow that of the row before."""
     rows = unpack_rows(packed, counts).view(ROW)
     first = np.flatnonzero(np.diff(rows["queue_offset"], prepend=rows["queue_offset"][:1]) != 1)
     last = np.append(first[1:], len(rows))[: len(first)] - 1
@@ -152,23 +154,23 @@ def unpack_stretches(packed: Ints, counts: Ints) -> Ints:
 
 
 def _expected(before: tuple[int, ...]) -> tuple[int, ...]:
-    """What the row behind one is if nothing is new: the next number of the queue."""
+    """Return the row after this one if only the queue offset grows."""
     phy_offset, queue_offset, *rest = before
     return phy_offset, queue_offset + 1, *rest
 
 
 def _wrapped(value: int) -> int:
-    """As 64 bits with a sign hold it."""
+    """Return the value as a signed 64-bit number."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _number(difference: int) -> bytes:
-    left = difference << 1 if difference >= 0 else -(difference << 1) - 1
+    rest = difference << 1 if difference >= 0 else -(difference << 1) - 1
     parts = []
-    while left >= 1 << 7:
-        parts.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*parts, left])
+    while rest >= 1 << 7:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*parts, rest])
 
 
 def _difference(data: Iterator[int]) -> int:

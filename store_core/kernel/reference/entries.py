@@ -1,4 +1,4 @@
-"""What many queue entries tell together, in Python that is written to be read (compiled: src/entries.rs). See ``entries``."""
+"""Summarize queue entries, in readable Python (compiled: src/entries.rs). See ``entries``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 def good_run(entries: Bytes, width: int, below: int, highest: int, room: int) -> tuple[int, int, list[int]]:
-    """Up to the first entry that can not be."""
+    """Return the run up to the first implausible entry."""
     offsets, sizes = _columns(entries, width)
     good = (offsets >= 0) & (offsets.astype(np.uint64) < np.uint64(below)) & (sizes > 0)
     count = len(good) if good.all() else int(np.argmin(good))
@@ -32,7 +32,7 @@ def good_run(entries: Bytes, width: int, below: int, highest: int, room: int) ->
 def chain_sums(
     entries: Bytes, width: int, starts: Ints, ends: Ints, most_bytes: int
 ) -> tuple[NDArray[np.uint64], Ints, Ints]:
-    """Segment by segment."""
+    """Return the sums, one segment at a time."""
     offsets, sizes = _columns(entries, width)
     real = (sizes > 0) & (sizes <= most_bytes)
     offsets, sizes = offsets[real], sizes[real]
@@ -40,18 +40,18 @@ def chain_sums(
     counts, last = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     place = np.searchsorted(starts, offsets, "right") - 1
     for number, end in enumerate(ends.tolist()):
-        mine = (place == number) & (offsets < end)
-        begins, stops = offsets[mine], offsets[mine] + sizes[mine]
-        sums[number:][:1] = hashes(begins).sum(keepdims=True) - hashes(stops).sum(keepdims=True)
-        counts[number] = len(begins)
-        last[number] = stops.max(initial=0)
+        in_segment = (place == number) & (offsets < end)
+        record_starts, record_ends = offsets[in_segment], offsets[in_segment] + sizes[in_segment]
+        sums[number:][:1] = hashes(record_starts).sum(keepdims=True) - hashes(record_ends).sum(keepdims=True)
+        counts[number] = len(record_starts)
+        last[number] = record_ends.max(initial=0)
     return sums, counts, last
 
 
 def read_run(
     path: Path, starts: Sequence[int], ends: Sequence[int], most_bytes: int
 ) -> tuple[int, int, int, int, list[tuple[int, int, int, int]]] | None:
-    """The good run of a file, where it does not fall, and the sums of its segments."""
+    """Return the good run of a file and the sums of its segments; None where log offsets fall."""
     width = queue.ENTRY.size_bytes
     data = np.frombuffer(read_whole(path), np.uint8)
     count, _, falling = good_run(data, width, 1 << 63, -1, 1)

@@ -1,6 +1,6 @@
-"""The walk over a segment's file, written to be read: what the compiled kernel's walk over a file does.
+"""Walk over a segment's file, in readable Python: the definition of the compiled kernel's walk over a file.
 
-Windows of a block each, longer where a record is; the rows of a window go on with those of the one in front.
+Each window is a block, longer for a long record; a window's rows continue those of the window before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from store_core.kernel.reference.scan import Stop, Walk
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.storage.files import open_read_only
 
-_MOST_ROWS = 4096  # where rows are that many, they are handed over
+_MOST_ROWS = 4096  # a call returns after so many rows
 _JOINED = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 
 
@@ -32,7 +32,7 @@ class FileReader:
         self._descriptor = None
 
     def read_into(self, window: memoryview, have: int, position: int) -> tuple[int, int]:
-        """As ``WindowScan.read_on``, which see, without the walk."""
+        """Fill the window as ``WindowScan.read_on`` does, without the walk."""
         if self._descriptor is None:
             raise ValueError("the file is closed")
         while have < len(window):
@@ -67,7 +67,7 @@ class FileWalk:
         if not self._start <= at <= self._segment_end or state not in list(ScanState) or self._descriptor is None:
             raise ValueError("the position in the file or the state makes no sense")
         to = min(to, self._segment_end)
-        late = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         rows: list[FrameRow] = []
         message_count = 0
         need_bytes = 0
@@ -85,13 +85,13 @@ class FileWalk:
             is_last = at + len(window) >= self._readable_end or len(window) < wanted
             zeros_begin = stop.state is ScanState.IN_ZEROS and state != ScanState.IN_ZEROS and not is_last
             at, state, message_count = at + stop.at, stop.state, message_count + count
-            is_enough = len(rows) >= _MOST_ROWS or time.monotonic() >= late or zeros_begin
+            is_enough = len(rows) >= _MOST_ROWS or time.monotonic() >= deadline or zeros_begin
             if failure is not None or at >= to or (is_enough and stop.at):
                 break
         return rows, message_count, at, int(state), is_over, failure
 
     def _read(self, phy_offset: int, size_bytes: int) -> tuple[bytes, Failure | None]:
-        """Bytes of the log, fewer where the file ends or cannot be read."""
+        """Return bytes of the log, fewer where the file ends or cannot be read."""
         assert self._descriptor is not None
         at, data = phy_offset - self._start, b""
         size_bytes = max(min(size_bytes, self._readable_end - phy_offset), 0)
@@ -114,7 +114,7 @@ class FileWalk:
         flags: ScanFlag,
         rows: list[FrameRow],
     ) -> tuple[Stop, int]:
-        """Where the walk over a window stops, and how many messages are in it. Its rows go to ``rows``."""
+        """Walk a window and append its rows to ``rows``; return where the walk stops, and the number of messages."""
         walk = Walk(window, phy_offset, self._segment_end, flags | ScanFlag.RUNS | ScanFlag.NO_PROPERTIES, to)
         stop = walk.stop(0, state)
         topics = list(walk.topic_ids)
@@ -123,14 +123,14 @@ class FileWalk:
             topic = topics[row.topic_id] if row.topic_id >= 0 else b""
             queue = row.own_phy_offset, row.queue_id, row.queue_offset
             last = rows[-1] if rows else None
-            if last is not None and _goes_on(last, row):
+            if last is not None and _continues(last, row):
                 rows[-1] = last._replace(size_bytes=last.size_bytes + row.size_bytes)
             else:
                 rows.append(FrameRow(row.kind, row.code, row.phy_offset, row.size_bytes, *queue, topic))
         return stop, walk.message_count
 
 
-def _goes_on(last: FrameRow, row: Row) -> bool:
-    """Whether a row is the rest of the one in front: a range of one kind, or a run of good messages."""
+def _continues(last: FrameRow, row: Row) -> bool:
+    """Return True if a row continues the one before: a range of the same kind, or a run of good messages."""
     is_run = row.kind == FrameKind.MESSAGE and last.code == row.code == FrameCode.OK
     return last.kind == row.kind and (is_run or row.kind in _JOINED)

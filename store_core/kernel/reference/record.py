@@ -1,6 +1,6 @@
-"""One record: is it well formed, and what does its head say (store format 2.2 and 2.5, behaviour 3.1).
+"""Check whether a record is well formed, and read its head (store format 2.2 and 2.5, behaviour 3.1).
 
-Point reads use this too, so it needs nothing but struct and zlib.
+Point reads use this too, so it needs only struct and zlib.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Window = bytes | bytearray | memoryview
 
 
 class RecordHead(NamedTuple):
-    """A well-formed record. ``*_at`` are indices into the window; negative body and property lengths are given as 0."""
+    """A well-formed record. ``*_at`` are indices into the window; negative body and property lengths are 0 here."""
 
     size_bytes: int
     magic: int
@@ -41,13 +41,13 @@ class RecordHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The window ends too early to tell: so many bytes from the record's start are needed."""
+    """The window ends too early to decide: so many bytes from the record's start are needed."""
 
     need_bytes: int
 
 
 def _head_struct(host_flags: int) -> struct.Struct:
-    """Everything in front of the body as one struct, hosts skipped."""
+    """Return one struct for everything before the body, hosts skipped."""
     born, store = (
         f"{record.host_size_bytes(bool(host_flags & flag))}x"
         for flag in (record.FLAG_BORN_HOST_V6, record.FLAG_STORE_HOST_V6)
@@ -68,7 +68,7 @@ _PROPERTIES_LENGTH_SIZE: Final = record.PROPERTIES_LENGTH.size_bytes
 _TOPIC_LENGTHS: Final = {
     magic: record.topic_length_layout(magic).struct for magic in (record.MAGIC_V1, record.MAGIC_V2)
 }
-_LEAST_BEHIND_BODY: Final = {
+_LEAST_AFTER_BODY: Final = {
     magic: length.size + record.PROPERTIES_LENGTH.size_bytes for magic, length in _TOPIC_LENGTHS.items()
 }
 _MIN_SIZE: Final = record.MIN_RECORD_SIZE_BYTES
@@ -79,7 +79,7 @@ _unpack_properties_length: Final = record.PROPERTIES_LENGTH.struct.unpack_from
 
 
 def check_prefix(size_bytes: int, magic: int, left: int) -> FrameCode:
-    """Whether the first two words can be a record's, with ``left`` bytes to the segment's end."""
+    """Return OK if the first two words can be a record's, with ``left`` bytes to the segment's end; else the reason."""
     if magic not in _TOPIC_LENGTHS:
         return FrameCode.MAGIC
     if not _MIN_SIZE <= size_bytes <= _MAX_SIZE or size_bytes > left:
@@ -88,10 +88,10 @@ def check_prefix(size_bytes: int, magic: int, left: int) -> FrameCode:
 
 
 def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode | Shortage:
-    """The record at index ``at`` of the window, ``left`` bytes in front of the segment's end.
+    """Return the record at index ``at`` of the window, ``left`` bytes before the segment's end.
 
-    Every length is checked against the record's size before it is used. Returns why there is no well-formed record
-    as MAGIC, SIZE or LENGTH_MISMATCH. Checksums and the record's own offset are not looked at.
+    Every length is checked against the record's size before it is used. If there is no well-formed record, the reason is returned: MAGIC, SIZE or
+    LENGTH_MISMATCH. Checksums and the record's own offset are not checked.
     """
     available = len(window) - at
     if available < record.PREFIX.size_bytes:
@@ -111,7 +111,7 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
             return FrameCode.LENGTH_MISMATCH
         fields = head.unpack_from(window, at)
     body_length = max(fields[-1], 0)
-    if head.size + body_length + _LEAST_BEHIND_BODY[magic] > size:
+    if head.size + body_length + _LEAST_AFTER_BODY[magic] > size:
         return FrameCode.LENGTH_MISMATCH
 
     body_at = at + head.size
@@ -131,7 +131,10 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
 
 
 def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
-    """Whether the parts of a record may fill its size, of which only the front is there: a wrong size is not waited for."""
+    """Return True if the parts of a record may add up to its size; the window has only its start.
+
+    The scan must not wait for more bytes because of a wrong size.
+    """
     available = len(window) - at
     if available < _SHORT_HEAD.size:
         return True
@@ -140,7 +143,7 @@ def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
     if available < head.size:
         return True
     topic_length_at = head.size + max(head.unpack_from(window, at)[-1], 0)
-    if topic_length_at + _LEAST_BEHIND_BODY[magic] > size_bytes:
+    if topic_length_at + _LEAST_AFTER_BODY[magic] > size_bytes:
         return False
     topic_length_struct = _TOPIC_LENGTHS[magic]
     if topic_length_at + topic_length_struct.size > available:
@@ -156,7 +159,7 @@ def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
 
 
 def body_crc_holds(window: Window, head: RecordHead) -> bool:
-    """Whether the body matches its checksum; an empty body has none (store format 2.6)."""
+    """Return True if the body matches its checksum; an empty body has none (store format 2.6)."""
     if not head.body_length:
         return True
     body = window[head.body_at : head.body_at + head.body_length]
@@ -165,7 +168,7 @@ def body_crc_holds(window: Window, head: RecordHead) -> bool:
 
 
 def property_crc_holds(window: Window, at: int, head: RecordHead) -> bool:
-    """Whether the property CRC tail matches the record in front of it; a record without a tail passes (2.6)."""
+    """Return True if the property CRC tail matches the record before it; a record without a tail passes (2.6)."""
     if head.properties_length < record.PROPERTY_CRC.size_bytes:
         return True
     tail_at = at + head.size_bytes - record.PROPERTY_CRC.size_bytes
@@ -179,9 +182,9 @@ def property_crc_holds(window: Window, at: int, head: RecordHead) -> bool:
 
 
 def has_plausible_head(window: Window, at: int, phy_offset: int, left: int) -> bool:
-    """Whether the bytes in front of the body could belong to a record that lies here or lay further in front.
+    """Return True if the bytes before the body could be of a record of this or an earlier place.
 
-    ``at`` with all of a record's head must be in the window, unless the window ends with the segment.
+    The window must have the record's whole head at ``at``, unless the window ends with the segment.
     """
     size, magic = _unpack_prefix(window, at)
     if check_prefix(size, magic, left):
@@ -191,4 +194,4 @@ def has_plausible_head(window: Window, at: int, phy_offset: int, left: int) -> b
     if not 0 <= fields[_OWN_PHY_OFFSET] <= phy_offset or head.size > size:
         return False
     body_length: int = max(head.unpack_from(window, at)[-1], 0)
-    return bool(head.size + body_length + _LEAST_BEHIND_BODY[magic] <= size)
+    return bool(head.size + body_length + _LEAST_AFTER_BODY[magic] <= size)

@@ -1,12 +1,11 @@
-"""The scan of a window, written to be read: the definition of what the compiled kernel does, and its test oracle.
+"""Scan a window, in readable Python: the definition of the compiled kernel, and its test oracle.
 
-Frames follow each other from the segment's start: records, and one blank at the end (store format, section 2).
-Where the next frame should start and none does, a region without frames begins. It ends at the next place where a
-record says of itself that it lies there, or a blank reaches exactly to the segment's end. What lies between becomes
-DAMAGE, ZEROS and STALE rows.
+Frames are consecutive from the segment's start: records, and one blank at the end (store format, section 2). Where the next frame should start and
+none does, a region without frames starts. It ends at the next record whose own offset is its place, or at a blank that ends exactly with the segment.
+The bytes between become DAMAGE, ZEROS and STALE rows.
 
-The rows do not depend on where windows are cut. So nothing is said of the last bytes of a window in which a head could
-begin, nor of zeros at its end that may become a long run; the next window begins there.
+The rows do not depend on where windows are cut. So the last bytes of a window in which a head could start are left to the next window, and so are
+zeros at its end that may become a long run.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NOT_ZERO: Final = re.compile(rb"[^\0]")
 _MESSAGE: Final = FrameKind.MESSAGE.value
 _OK: Final = FrameCode.OK.value
 
-# Which rows go on with the row the previous window ended with.
+# The kind of a first row that continues the previous window's last row.
 _CONTINUED: Final = {
     ScanState.IN_DAMAGE: FrameKind.DAMAGE,
     ScanState.IN_BAD_BLANK: FrameKind.DAMAGE,
@@ -65,26 +64,21 @@ _CONTINUED: Final = {
 def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
-    """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
-
-    ``window``: bytes-like; its first byte lies at ``window_phy_offset`` of the log. It may end in front of the segment,
-    whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's start, then what the
-    previous call returned. ``flags``: ScanFlag. Raises ValueError when the numbers do not fit each other.
-    """
-    left = segment_end_phy_offset - window_phy_offset
-    if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
+    """Cut the part of a segment in ``window`` into frames, from index ``at`` on. See ``kernel.scan_window``."""
+    bytes_left = segment_end_phy_offset - window_phy_offset
+    if at < 0 or window_phy_offset < 0 or bytes_left < 0 or state not in list(ScanState):
         raise ValueError("the window's position, the index in it or the state makes no sense")
-    walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
+    walk = Walk(bytes(memoryview(window)[:bytes_left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
     return walk.run(at, ScanState(state))
 
 
 class WindowScan:
-    """``scan_window`` for a window that is not all there yet."""
+    """A ``scan_window`` for a window that is still being read."""
 
     def __init__(
         self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
     ) -> None:
-        self._asked = window_phy_offset, at, segment_end_phy_offset, state, flags
+        self._arguments = window_phy_offset, at, segment_end_phy_offset, state, flags
         self._window: Any = b""
 
     def go_on(self, window: Any) -> None:
@@ -99,11 +93,11 @@ class WindowScan:
         return self.read_on(file, memoryview(bytearray(size_bytes)), 0, position)
 
     def columns(self) -> WindowColumns:
-        return scan_window(self._window, *self._asked)
+        return scan_window(self._window, *self._arguments)
 
 
 class Stop(NamedTuple):
-    """Where the walk has come to. With ``need_bytes`` it can not go on in this window."""
+    """The place where the walk has stopped. With ``need_bytes`` it cannot continue in this window."""
 
     at: int
     state: ScanState
@@ -111,13 +105,13 @@ class Stop(NamedTuple):
 
 
 class Walk:
-    """One pass over one window."""
+    """A pass over a window."""
 
     def __init__(
         self, data: bytes, phy_offset: int, segment_end: int, flags: ScanFlag, to_phy_offset: int | None = None
     ) -> None:
         self.data = data
-        # No rows begin at this index or behind it.
+        # No row starts at or after this index.
         self.end = len(data) if to_phy_offset is None else min(len(data), max(to_phy_offset - phy_offset, 0))
         self.phy_offset = phy_offset
         self.segment_end = segment_end
@@ -129,16 +123,16 @@ class Walk:
         self.index_tags = bool(flags & ScanFlag.INDEX_TAGS)
         self.in_runs = bool(flags & ScanFlag.RUNS)
         self.reaches_end = phy_offset + len(data) == segment_end
-        # From this index on the window may cut off a head.
+        # From this index on a head may be cut by the window's end.
         self.limit = len(data) if self.reaches_end else len(data) - LONGEST_HEAD_BYTES + 1
-        self.rows: list[tuple[int, ...]] = []  # in the order of Row; plain ones are made faster
+        self.rows: list[tuple[int, ...]] = []  # in the order of Row; plain tuples, because they are faster to make
         self.keys: list[tuple[int, int]] = []
         self.topic_ids: dict[bytes, int] = {}
         self.message_count = 0
         self.run_row: int | None = None  # number of the last row that is a run of messages
 
     def stop(self, at: int, state: ScanState) -> Stop:
-        """Walk; where that ended."""
+        """Walk from an index, and return where the walk stopped."""
         stop = Stop(at, state)
         while stop.at < self.end and not stop.need_bytes:
             if stop.state is ScanState.CHAINED:
@@ -155,7 +149,7 @@ class Walk:
         return self.columns(stop, continues=continues)
 
     def columns(self, stop: Stop, *, continues: bool) -> WindowColumns:
-        """What a call returns."""
+        """Return the result of a call."""
         return WindowColumns(
             **frame_columns(self.rows),
             **key_columns(self.keys),
@@ -171,11 +165,11 @@ class Walk:
     # -- where a frame should start ------------------------------------------------------------------------------
 
     def _frame(self, at: int) -> Stop:
-        """The frame that should start at ``at``, or the region without frames that does."""
-        left = self._left(at)
-        if left < _PREFIX.size:
-            return self._segment_tail(at, left)
-        found = check_record(self.data, at, left)
+        """Process the frame that should start at ``at``, or the region without frames that does."""
+        bytes_left = self._left(at)
+        if bytes_left < _PREFIX.size:
+            return self._segment_tail(at, bytes_left)
+        found = check_record(self.data, at, bytes_left)
         if isinstance(found, RecordHead):
             is_own = found.own_phy_offset == self.phy_offset + at
             if is_own or body_crc_holds(self.data, found):
@@ -189,16 +183,16 @@ class Walk:
             return self._region(at, ScanState.CHAINED, FrameCode.BLANK_SIZE)
         return self._region(at, ScanState.CHAINED, found)
 
-    def _segment_tail(self, at: int, left: int) -> Stop:
-        """The last bytes of a segment, too few for any frame."""
+    def _segment_tail(self, at: int, bytes_left: int) -> Stop:
+        """Add the last bytes of a segment, which are too few for a frame."""
         tail = self.data[at:]
-        if len(tail) < left:
-            return Stop(at, ScanState.CHAINED, left)
+        if len(tail) < bytes_left:
+            return Stop(at, ScanState.CHAINED, bytes_left)
         if any(tail):
-            self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + left)
+            self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + bytes_left)
         else:
-            self._add(FrameKind.ZEROS, FrameCode.OK, at, at + left)
-        return Stop(at + left, ScanState.CHAINED)
+            self._add(FrameKind.ZEROS, FrameCode.OK, at, at + bytes_left)
+        return Stop(at + bytes_left, ScanState.CHAINED)
 
     def _blank(self, at: int) -> Stop:
         end = at + self._left(at)
@@ -206,7 +200,7 @@ class Walk:
         return Stop(end, ScanState.CHAINED)
 
     def _message(self, at: int, head: RecordHead) -> Stop:
-        if at >= self.end:  # only where a region was searched that begins in front of it
+        if at >= self.end:  # only if the search of an earlier region led here
             return Stop(at + head.size_bytes, ScanState.CHAINED)
         self.message_count += 1
         code = self._message_code(at, head)
@@ -222,7 +216,7 @@ class Walk:
         self.rows.append((_MESSAGE, code, phy_offset, *head, topic_id, *derived))
 
     def _in_run(self, at: int, end: int) -> Stop:
-        """A good message that is told of in one row with its good neighbours."""
+        """Add a good message to the row of its good neighbours."""
         if self.run_row is not None and self.run_row == len(self.rows) - 1:
             last = Row(*self.rows[-1])
             self.rows[-1] = last._replace(size_bytes=last.size_bytes + end - at)
@@ -248,7 +242,7 @@ class Walk:
         return has_bad_level(topic, properties) or has_bad_batch(properties)
 
     def _derived(self, topic: bytes, head: RecordHead) -> tuple[int, int, int]:
-        """``tags_code``, ``delay_level`` and ``property_flags``; notes the keys."""
+        """Return ``tags_code``, ``delay_level`` and ``property_flags``; add the keys to ``self.keys``."""
         properties = self.data[head.properties_at : head.properties_at + head.properties_length]
         values = some_properties(properties, PROPERTY_NAMES)
         row = len(self.rows)
@@ -263,9 +257,9 @@ class Walk:
     # -- regions without frames ----------------------------------------------------------------------------------
 
     def _region(self, at: int, state: ScanState, code: FrameCode) -> Stop:
-        """From ``at``, where no frame starts, to the next frame or as far as this window tells.
+        """Process the range from ``at``, where no frame starts, to the next frame or the last decidable byte.
 
-        ``state`` says what ends at ``at``. With CHAINED a frame should have started there, and ``code`` says why none did.
+        ``state`` is the state at ``at``. With CHAINED a frame should have started there, and ``code`` is the reason why none did.
         """
         search_from = at
         while True:
@@ -280,7 +274,7 @@ class Walk:
             search_from = head + 1
 
     def _next_head(self, search_from: int) -> int | None:
-        """The next index where a record lies or lay, as far as its head says, or an exact blank."""
+        """Return the next index with an exact blank or the head of a record of this or an earlier place."""
         if search_from >= self.limit:
             return None
         for magic in _ANY_MAGIC.finditer(self.data, search_from + _MAGIC_AT, self.limit - 1 + _PREFIX.size):
@@ -293,9 +287,9 @@ class Walk:
         return None
 
     def _try_head(self, at: int, state: ScanState) -> Stop | None:
-        """The frame behind a plausible head; None if it is none. Unlike chained records these must prove themselves.
+        """Process the frame of a plausible head; None if it is none. Unlike chained records such a frame needs a proof.
 
-        A record in its own place proves itself by its checksum or by a frame right behind it, a stale one by its checksum.
+        A record in its own place is proven by its checksum or by a frame right after it, a stale one by its checksum.
         """
         if self._magic(at) == record.MAGIC_BLANK:
             return self._blank(at)
@@ -315,15 +309,15 @@ class Walk:
             return Stop(end, ScanState.IN_STALE)
         if not is_own:
             return None
-        behind = self._is_frame_after(at, found.size_bytes)
-        if isinstance(behind, Shortage):
-            return Stop(at, state, behind.need_bytes)
-        return self._message(at, found) if behind else None
+        has_frame_after = self._is_frame_after(at, found.size_bytes)
+        if isinstance(has_frame_after, Shortage):
+            return Stop(at, state, has_frame_after.need_bytes)
+        return self._message(at, found) if has_frame_after else None
 
     def _end_of_stale(self, at: int, head: RecordHead) -> int | Shortage:
-        """Where a stale record ends: at most where another one lies in its own place, by its checksum.
+        """Return where a stale record ends: at most at another record in its own place, proven by its checksum.
 
-        What is behind its body has no checksum, and the page that the stale one came with may end there.
+        The bytes after a stale record's body have no checksum, and the page that it came with may end there.
         """
         end = at + head.size_bytes
         need_bytes = head.size_bytes + LONGEST_HEAD_BYTES
@@ -348,23 +342,25 @@ class Walk:
         return end
 
     def _is_frame_after(self, at: int, size_bytes: int) -> bool | Shortage:
-        """Whether the record at ``at`` ends where a frame plausibly starts, or with the segment."""
+        """Return True if the record at ``at`` ends where a frame plausibly starts, or with the segment."""
         end = at + size_bytes
-        left = self._left(end)
-        if left == 0:
+        bytes_left = self._left(end)
+        if bytes_left == 0:
             return True
         need_bytes = size_bytes + _PREFIX.size
-        if left < _PREFIX.size or need_bytes > record.MAX_RECORD_SIZE_BYTES:
+        if bytes_left < _PREFIX.size or need_bytes > record.MAX_RECORD_SIZE_BYTES:
             return False
         if end + _PREFIX.size > len(self.data):
             return Shortage(need_bytes)
         size, magic = _PREFIX.unpack_from(self.data, end)
-        return size == left if magic == record.MAGIC_BLANK else check_prefix(size, magic, left) is FrameCode.OK
+        return (
+            size == bytes_left if magic == record.MAGIC_BLANK else check_prefix(size, magic, bytes_left) is FrameCode.OK
+        )
 
     def _fill(self, at: int, end: int, state: ScanState, code: FrameCode, *, is_settled: bool) -> tuple[int, ScanState]:
-        """ZEROS and DAMAGE rows from ``at`` to ``end``; returns where they end and the state there.
+        """Add ZEROS and DAMAGE rows from ``at`` to ``end``; return where they end and the state there.
 
-        Unless ``end`` is settled (a head or the segment's end), short zeros in front of it may go on and are left out.
+        Unless ``end`` is settled (a head or the segment's end), short zeros before it may continue and are left out.
         """
         if state is ScanState.IN_BAD_BLANK or code is FrameCode.BLANK_SIZE:
             if at >= end:
@@ -385,7 +381,7 @@ class Walk:
         return at, state
 
     def _are_zeros(self, at: int, end: int, state: ScanState) -> bool:
-        """Whether the zeros from ``at`` to ``end`` are a row of their own and not part of damage."""
+        """Return True if the zeros from ``at`` to ``end`` are a row of their own and not part of damage."""
         length = end - at
         if not length:
             return False
@@ -395,12 +391,12 @@ class Walk:
         return length >= (ZERO_FRAME_BYTES if starts_as_frame else ZERO_RUN_BYTES)
 
     def _zeros_end(self, at: int, end: int) -> int:
-        """Where the zeros that begin at ``at`` end."""
+        """Return where the zeros that start at ``at`` end."""
         other = _NOT_ZERO.search(self.data, at, end)
         return other.start() if other else end
 
     def _next_zeros(self, at: int, end: int, *, is_settled: bool) -> int:
-        """Where the damage ends that begins at ``at`` or in front of it: at zeros that count, or may, or at ``end``."""
+        """Return where damage that starts at or before ``at`` ends: at zeros that count, or may, or at ``end``."""
         long_run = _LONG_ZERO_RUN.search(self.data, at, end)
         if long_run:
             return long_run.start()
@@ -408,10 +404,10 @@ class Walk:
             return end
         return at + len(self.data[at:end].rstrip(b"\0"))
 
-    # -- small things --------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------
 
     def _left(self, at: int) -> int:
-        """Bytes from an index of the window to the segment's end."""
+        """Return the bytes from an index of the window to the segment's end."""
         return self.segment_end - self.phy_offset - at
 
     def _magic(self, at: int) -> int:
@@ -422,7 +418,7 @@ class Walk:
         return bool(_PREFIX.unpack_from(self.data, at) == (self._left(at), record.MAGIC_BLANK))
 
     def _add(self, kind: FrameKind, code: FrameCode, at: int, end: int) -> None:
-        """A row that is no message; goes into the last row if that is of the same kind and ends here."""
+        """Add a row that is no message; extend the last row if that is of the same kind and ends here."""
         if at >= self.end:
             return
         start = self.phy_offset + at
