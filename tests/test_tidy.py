@@ -163,6 +163,29 @@ def test_magic_numbers_have_one_home() -> None:
             assert not (isinstance(value, int) and value in magics), f"{path.relative_to(ROOT)}:{node.lineno}"  # type: ignore[attr-defined]  # constants have lines
 
 
+_NO_FIRST_WORD = {"As", "How", "That", "What", "Where", "Whether", "Which", "Who", "Whoever"}
+_NO_WORD = re.compile(r"\b(anew|as ever|in front of|nobody|whoever)\b", re.IGNORECASE)
+
+
+def test_docstrings_begin_with_what_is_done_or_what_it_is() -> None:
+    """CONTRIBUTING.md, rules of the language. The help of a command is its function's docstring, and not looked at."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in SOURCES
+        for text in _docstrings(path)
+        if text.split()[0].rstrip(":,") in _NO_FIRST_WORD or _NO_WORD.search(text)
+    ]
+    assert wrong == []
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text and "\nExample: rmqctl " not in text:
+                yield text
+
+
 def test_functions_fit_a_screen() -> None:
     """At most 60 lines of statements; ruff bounds the ways through one."""
     long = [

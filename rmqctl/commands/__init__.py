@@ -1,4 +1,4 @@
-"""One small file a command, and the table by which the command line finds them without importing them.
+"""List the commands, one small file each, and the table by which the command line finds them without importing them.
 
 A command is a module here with a function of the module's name that takes a
 :class:`rmqctl.context.Context` first and then its own parameters, annotated with ``typer.Option`` and

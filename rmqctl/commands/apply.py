@@ -52,7 +52,7 @@ def apply(
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
-    """As `recover --apply`: the verdict comes last."""
+    """Show the result as `recover --apply` does: the verdict comes last."""
     yield from plan_blocks(document)
     if verdict := document.get("verdict"):
         yield from verdict_blocks(verdict, f"Verdict: {verdict['level']}")

@@ -50,7 +50,7 @@ def get(
 
 
 def _parts(message: Message) -> dict[str, Any] | None:
-    """What a client's unique key tells: who made the message, and when. None for keys of another form."""
+    """Return what a client's unique key contains: who made the message, and when. None for keys of another form."""
     from store_core.codec.message_id import parse_unique_key
 
     parts = parse_unique_key(message.unique_key or "", message.born_timestamp_ms)

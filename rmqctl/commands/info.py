@@ -71,7 +71,7 @@ def _document(name: str, store: Store) -> dict[str, Any]:
 
 
 def _version(store: Store) -> dict[str, Any]:
-    """Which releases may have written the store, and whether a broker would start on it: the worst among them counts. None where that
+    """Show which releases may have written the store, and whether a broker would start on it: the worst among them counts. None where that
     depends on RocksDB databases."""
     from store_core.broker.detect_version import evidence_of
     from store_core.broker.load import load

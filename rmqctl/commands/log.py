@@ -109,7 +109,7 @@ def log(
 
 
 def _content(key: str | None, tag: str | None, properties: Sequence[str], grep: str | None) -> ContentFilter:
-    """What messages have to say. Raises UsageError for a property without ``=`` and for a pattern that is none."""
+    """Filters by the contents of messages. Raises UsageError for a property without ``=`` and for a pattern that is none."""
     from store_core.read.content import ContentFilter
     from store_core.read.tags import TagFilter
 

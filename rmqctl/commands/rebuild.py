@@ -1,4 +1,4 @@
-"""`rmqctl rebuild`: derived files anew from the log."""
+"""`rmqctl rebuild`: build derived files again from the log."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def _blocks(document: dict[str, Any], played: Prediction, losses: Iterator[Block
 
 
 def _standing(document: dict[str, Any], title: str) -> Facts:
-    """What a broker finds once the plan is carried out."""
+    """Show what a broker finds once the plan is carried out."""
     after = document["after"]
     facts = {"policy": document["plan"]["policy"], "a broker would start": _yes(after["starts"])}
     if not after["starts"]:
@@ -360,7 +360,7 @@ def _prediction_blocks(
 
 
 def _told(other: Outcome, prediction: dict[str, Any]) -> str:
-    """What other releases would do: the loss always, the rest where it differs from what is predicted."""
+    """Say what other releases would do: the loss always, the rest where it differs from what is predicted."""
     if not other.starts:
         return f"does not start ({other.reason})"
     outcome = other.as_json()

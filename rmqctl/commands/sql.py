@@ -119,7 +119,7 @@ def _document(ctx: Context, answer: Answer) -> dict[str, Any]:
 
 
 def _results(ctx: Context, answers: Answers) -> list[dict[str, Any]]:
-    """What JSON shows of each answer, made when its turn has come: the statement behind it runs no sooner."""
+    """Yield what JSON shows of each answer, made when its turn has come: the statement behind it runs no sooner."""
     made: list[dict[str, Any]] = []
     coming = iter(answers)
 

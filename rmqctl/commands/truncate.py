@@ -84,7 +84,7 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
 
 
 def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, readable: int, *, yes: bool) -> None:
-    """Have somebody say yes to a cut below what the policy allows. Raises UsageError where nobody does."""
+    """Have somebody say yes to a cut below what the policy allows. Raises UsageError otherwise."""
     what = f"{readable} readable messages go"
     if policy == "broker":
         from store_core.recovery.prediction.predict import predict

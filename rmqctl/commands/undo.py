@@ -65,7 +65,7 @@ def _range(offset: int, size_bytes: int) -> dict[str, int]:
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
-    """What comes back, a row for each range of bytes."""
+    """List what comes back, a row for each range of bytes."""
     title = f"Change {document['undo_id']}"
     if document["state"] != "done":
         said = "was interrupted, and has been taken back" if document["applied"] else "was interrupted"

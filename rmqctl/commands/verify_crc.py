@@ -31,7 +31,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which part of each log is looked at, and for how long."""
+    """The part of each log to look at, and the time for it."""
 
     from_phy_offset: int | None
     to_phy_offset: int | None
@@ -124,7 +124,7 @@ def _here(ctx: Context, stores: Stores, wanted: _Wanted, jobs: int) -> Iterator[
 def _on_spark(
     ctx: Context, stores: Stores, choice: SparkChoice, split_size: int | None
 ) -> Iterator[tuple[VerifyReport, dict[str, Any]]]:
-    """As ``_here``, of whole logs, all stores in one job."""
+    """Verify whole logs as ``_here`` does, all stores in one job."""
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.export.statistics import verify_stores
 

@@ -47,7 +47,7 @@ Entry = Mapping[str, Any]
 
 
 class State(StrEnum):
-    """How far a change has come; each but ``preparing`` is also the name of the line that records it."""
+    """The progress of a change; each but ``preparing`` is also the name of the line that records it."""
 
     PREPARING = "preparing"  # nothing changed yet, kept bytes may be incomplete: roll back by forgetting
     PREPARED = "prepared"  # all kept and new bytes are durable; the change may have started: finish it
