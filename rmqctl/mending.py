@@ -128,8 +128,8 @@ def conclude(
         blocks: builds the layout for people from the document; the plan's own layout by default.
         complete: adds members to the document once its findings are final.
     """
-    document = {"store": str(settings.root), **planned.as_json()}
-    code = _carry_out(ctx, settings, planned, document, how)
+    done, code = _carry_out(ctx, settings, planned, how)
+    document = {"store": str(settings.root), **planned.as_json(), **done}
     if complete is not None:
         complete(document)
     rows, fields = (document["lost"], LOST_COLUMNS) if main == "lost" else (document["plan"]["steps"], STEP_FIELDS)
@@ -143,23 +143,27 @@ def conclude(
 
 
 def _carry_out(
-    ctx: Context, settings: Settings, planned: Planned | Recovery, document: dict[str, Any], how: Carrying
-) -> int:
-    """Save and apply the plan as asked, set ``applied`` and ``undo_id`` in ``document``, and return the exit code."""
+    ctx: Context, settings: Settings, planned: Planned | Recovery, how: Carrying
+) -> tuple[dict[str, Any], int]:
+    """Save and apply the plan as asked, and return what was done as members of the document, with the exit code.
+
+    The plan's JSON is made after that, since it takes much memory where there are many queues.
+    """
+    from store_core.storage.buffers import give_freed_memory_back
+
     plan = planned.plan
     if how.save is not None:
-        save_carefully(plan, how.save, settings, document, how.prospect)
+        save_carefully(plan, how.save, settings, planned.as_json(), how.prospect)
         ctx.note(f"plan {plan.id} saved as {how.save}")
-    document |= {"applied": False, "undo_id": None}
     if not how.apply:
         found_something = bool(plan.steps or planned.lost)
-        return exit_codes.FINDINGS if found_something else exit_for_findings(planned.findings)
-    if plan.steps:
-        document["undo_id"] = apply_plan(ctx, settings, plan, how.lock, planned.made)
+        code = exit_codes.FINDINGS if found_something else exit_for_findings(planned.findings)
+        return {"applied": False, "undo_id": None}, code
+    undo_id = apply_plan(ctx, settings, plan, how.lock, planned.made) if plan.steps else None
     how.keep.close()
-    document["applied"] = True
-    document["findings"] = closing_check(ctx, settings, how.jobs)
-    return exit_after_apply(document["findings"])
+    give_freed_memory_back()
+    findings = closing_check(ctx, settings, how.jobs)
+    return {"applied": True, "undo_id": undo_id, "findings": findings}, exit_after_apply(findings)
 
 
 def exit_after_apply(findings: Iterable[Finding]) -> int:
