@@ -24,6 +24,8 @@ _TAIL_BYTES: Final = 1 << 20
 _SPREAD_MAP: Final = re.compile(rb"\{\s*\n\s*-?\d+\s*:")
 _TIGHT_MAP: Final = re.compile(rb"\{-?\d+\s*:")
 _LIGHT_TOPIC: Final = b"__LITE_TOPIC" + bytes([record.NAME_VALUE_SEPARATOR])
+_REVIVE_TOPIC: Final = b"rmq_sys_REVIVE_LOG_"
+_SUSPEND: Final = b'"sp":'  # a member of POP checkpoints
 _ORIGIN_GROUP: Final = b"ORIGIN_GROUP" + bytes([record.NAME_VALUE_SEPARATOR])
 _MAX_TEXT_BYTES: Final = 1 << 20
 
@@ -166,13 +168,28 @@ def _marks_of_55(store: Store, topics: Any) -> Iterator[Mark]:
     order = read_config(store, "consumerOrderInfo.json").value
     if isinstance(order, dict) and "orderInfoCount" in order:
         yield _since("orderInfoCount in consumerOrderInfo.json", _V(5, 5, 0))
-    table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
-    configs = table.values() if isinstance(table, dict) else ()
     attributes = [
-        found for config in configs if isinstance(config, dict) and isinstance(found := config.get("attributes"), dict)
+        *_members(topics, "topicConfigTable", "attributes"),
+        *_members(read_config(store, "subscriptionGroup.json").value, "subscriptionGroupTable", "attributes"),
     ]
-    if any(found.get("message.type") == "LITE" for found in attributes):
-        yield _since("light topics in topics.json", _V(5, 5, 0), of_last_run=False)
+    if any(
+        found.get("message.type") == "LITE" or any(name.startswith("lite.") for name in found) for found in attributes
+    ):
+        yield _since("light topics in the configuration", _V(5, 5, 0), of_last_run=False)
+    by_topic = _members(read_config(store, "consumerFilter.json").value, "filterDataByTopic", "groupFilterData")
+    filters = [found for of_topic in by_topic for found in of_topic.values() if isinstance(found, dict)]
+    filters = [found for found in filters if found.get("expressionType") == "SQL92"]
+    if filters and not any(found.get("bloomFilterData") for found in filters):
+        yield _since("SQL92 filters without bloomFilterData", _V(5, 5, 1))
+
+
+def _members(value: Any, table: str, name: str) -> list[dict[str, Any]]:
+    """Return the objects called ``name`` in the entries of a config file's table."""
+    entries = value.get(table) if isinstance(value, dict) else None
+    found = (
+        [entry.get(name) for entry in entries.values() if isinstance(entry, dict)] if isinstance(entries, dict) else []
+    )
+    return [each for each in found if isinstance(each, dict)]
 
 
 # -- checkpoint (8) -------------------------------------------------------------------------------------------------
@@ -208,6 +225,7 @@ class _TailFacts:
     compression_type: bool = False
     origin_group: bool = False
     light_topic: bool = False
+    suspending_pop: bool = False
 
 
 def _record_marks(store: Store) -> Iterator[Mark]:
@@ -224,6 +242,8 @@ def _record_marks(store: Store) -> Iterator[Mark]:
         yield _since("ORIGIN_GROUP properties", _V(5, 4, 0), of_last_run=False)
     if facts.light_topic:
         yield _since("__LITE_TOPIC properties", _V(5, 5, 0), of_last_run=False)
+    if facts.suspending_pop:
+        yield _since("POP checkpoints with sp", _V(5, 5, 0), of_last_run=False)
     if facts.with_properties and 2 * facts.terminated >= facts.with_properties:
         yield Mark(
             "property strings end with a separator: up to 4.9.0, or 5.2 or later",
@@ -265,6 +285,10 @@ def _look_at_segment(store: Store, start: int, end: int, facts: _TailFacts) -> N
         flags = int(result.sys_flag[row])
         facts.v6 |= bool(flags & (record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
         facts.compression_type |= bool(flags & record.COMPRESSION_MASK)
+        topic_at, body_at = int(result.topic_at[row]), int(result.body_at[row])
+        if window[topic_at : topic_at + len(_REVIVE_TOPIC)] == _REVIVE_TOPIC:
+            body = window[body_at : body_at + int(result.body_length[row])]
+            facts.suspending_pop |= _SUSPEND in body
         place = int(result.properties_at[row])
         properties = window[place : place + int(result.properties_length[row])]
         if properties:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -94,3 +95,26 @@ def test_a_queue_offset_alone_tells_that_5_5_ran_at_some_time(store_copy: StoreC
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with Store.open(root) as store:
         assert [str(version) for version in evidence_of(store).possible] == ["5.5.0", "5.5.1"]
+
+
+def test_filters_light_topics_and_pops_tell_5_5(golden: GoldenStore) -> None:
+    expected = {
+        "clean-550": {"POP checkpoints with sp: 5.5 or later"},
+        "clean-551": {"POP checkpoints with sp: 5.5 or later", "SQL92 filters without bloomFilterData: 5.5.1 or later"},
+        "lite-551": {"light topics in the configuration: 5.5 or later"},
+        "clean-540": set(),
+    }
+    for name, lines in expected.items():
+        with Store.open(golden(name)) as store:
+            evidence = set(evidence_of(store).evidence)
+        assert {line for line in evidence if line.startswith(("POP", "SQL92", "light topics"))} == lines, name
+
+
+def test_attributes_of_groups_tell_light_topics(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-540")
+    path = root / paths.CONFIG / "subscriptionGroup.json"
+    text = path.read_text()
+    path.write_text(re.sub(r'"attributes":\{\s*\}', '"attributes":{"lite.bind.topic":"parent"}', text, count=1))
+    assert path.read_text() != text
+    with Store.open(root) as store:
+        assert any(line.startswith("light topics in the configuration") for line in evidence_of(store).evidence)
