@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -145,8 +146,7 @@ def many_segments(work: Path, rounds: int) -> tuple[contest.Times, list[contest.
         return took(name + of, found.seconds, found.cpu_seconds)
 
     contestants: dict[str, Callable[[], float]] = {
-        PREDICT + of: lambda of=of: run(PREDICT, of, "recover", "--predict")  # type: ignore[misc]
-        for of in stores
+        PREDICT + of: partial(run, PREDICT, of, "recover", "--predict") for of in stores
     }
     contestants[VERIFY + many] = lambda: run(VERIFY, many, "verify-crc")
     walls = contest.interleave(contestants, rounds, warm_up=False)
