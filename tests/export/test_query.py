@@ -46,7 +46,13 @@ def test_only_tables_that_a_query_names_are_made(golden: GoldenStore) -> None:
     with tables(golden(NAME)) as known:
         ask(known, "select count(*) from Messages join queues using (phy_offset)")
         assert sorted(known.by_name) == ["messages", "queues"]
-    for query in ("show tables", "select view_name from duckdb_views() where not internal", "show tables -- messages"):
+    for query in (
+        "show tables",
+        "select view_name from duckdb_views() where not internal",
+        "show tables -- messages",
+        "select name from sqlite_master where 'messages' <> ''",
+        "select * from query('select * from que' || 'ues limit 1') where 'messages' <> ''",
+    ):
         with tables(golden(NAME)) as known:
             assert sorted(name for name, *_ in ask(known, query)) == sorted(NAMES)
 

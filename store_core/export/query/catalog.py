@@ -31,7 +31,9 @@ _CLASSES: Final = {  # by the table's name, in store_core.export.tables: importe
 }
 NAMES: Final = tuple(_CLASSES)
 # Ways to see or reach a table without its name in the query.
-_UNNAMED: Final = re.compile(r"\bshow\b|information_schema|duckdb_|pg_|pragma|query_table|\bU&", re.IGNORECASE)
+_UNNAMED: Final = re.compile(
+    r"\bshow\b|information_schema|duckdb_|pg_|sqlite_|\bquery\b|pragma|query_table|\bU&", re.IGNORECASE
+)
 _SQL_TYPES: Final = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
