@@ -228,22 +228,23 @@ class _TailFacts:
     suspending_pop: bool = False
 
 
+# Fields of _TailFacts, their words, and the first release that leaves such a record.
+_RECORD_TRACES: Final = (
+    ("v2", "V2 records", _V(5, 1, 0)),
+    ("v6", "IPv6 hosts", _V(4, 6, 0)),
+    ("property_crc", "property checksums", _V(5, 2, 0)),
+    ("compression_type", "compression types in sysFlag", _V(4, 9, 4)),
+    ("origin_group", "ORIGIN_GROUP properties", _V(5, 4, 0)),
+    ("light_topic", "__LITE_TOPIC properties", _V(5, 5, 0)),
+    ("suspending_pop", "POP checkpoints with sp", _V(5, 5, 0)),
+)
+
+
 def _record_marks(store: Store) -> Iterator[Mark]:
     facts = _tail_facts(store)
-    if facts.v2:
-        yield _since("V2 records", _V(5, 1, 0), of_last_run=False)
-    if facts.v6:
-        yield _since("IPv6 hosts", _V(4, 6, 0), of_last_run=False)
-    if facts.property_crc:
-        yield _since("property checksums", _V(5, 2, 0), of_last_run=False)
-    if facts.compression_type:
-        yield _since("compression types in sysFlag", _V(4, 9, 4), of_last_run=False)
-    if facts.origin_group:
-        yield _since("ORIGIN_GROUP properties", _V(5, 4, 0), of_last_run=False)
-    if facts.light_topic:
-        yield _since("__LITE_TOPIC properties", _V(5, 5, 0), of_last_run=False)
-    if facts.suspending_pop:
-        yield _since("POP checkpoints with sp", _V(5, 5, 0), of_last_run=False)
+    for name, what, first in _RECORD_TRACES:
+        if getattr(facts, name):
+            yield _since(what, first, of_last_run=False)
     if facts.with_properties and 2 * facts.terminated >= facts.with_properties:
         yield Mark(
             "property strings end with a separator: up to 4.9.0, or 5.2 or later",

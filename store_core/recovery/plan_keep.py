@@ -134,26 +134,6 @@ def plan_keep(
     jobs: int = 1,
     walks: WalkProgress | None = None,
 ) -> Iterator[KeepPlan]:
-    """Yield the plan of ``_plan_keep``; plan again without the records for which no queue can be made, if there are any."""
-    rules = rules or WalkRules()
-    with ExitStack() as stack:
-        found = stack.enter_context(_plan_keep(store, rules, options, jobs=jobs, walks=walks))
-        if refused := tuple(found.derivation.without_queue):
-            stack.close()
-            rules = replace(rules, refused=refused)
-            found = stack.enter_context(_plan_keep(store, rules, options, jobs=jobs, walks=None))
-        yield found
-
-
-@contextmanager
-def _plan_keep(
-    store: Store,
-    rules: WalkRules | None = None,
-    options: KeepOptions | None = None,
-    *,
-    jobs: int = 1,
-    walks: WalkProgress | None = None,
-) -> Iterator[KeepPlan]:
     """Yield a plan that keeps every readable message. Only scratch files are written; they are removed at the end.
 
     ``jobs`` threads walk the log as it is while queues and index are built; if the log needs edits, it is walked and
@@ -163,7 +143,20 @@ def _plan_keep(
         FailedError: the store cannot be read, or there is no room for scratch files.
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
-    walks = walks or WalkProgress(None, 0)
+    with ExitStack() as stack:
+        found = stack.enter_context(_plan_keep(store, rules, options, jobs, walks or WalkProgress(None, 0)))
+        if refused := tuple(found.derivation.without_queue):
+            stack.close()
+            rules = replace(rules, refused=refused)
+            found = stack.enter_context(_plan_keep(store, rules, options, jobs, WalkProgress(None, 0)))
+        yield found
+
+
+@contextmanager
+def _plan_keep(
+    store: Store, rules: WalkRules, options: KeepOptions, jobs: int, walks: WalkProgress
+) -> Iterator[KeepPlan]:
+    """Yield a plan, which has records ``without_queue`` if it must be made again without these."""
     bounds = QueueBounds()
     sinks = (bounds.add,) if options.skips else ()
     with ExitStack() as stack:
