@@ -12,7 +12,9 @@ from store_core.layout import paths
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.predict import outcome_of, predict
 from store_core.storage.store import Store
-from tests.conftest import DamagedStore, StoreCopy
+from tests import stores
+from tests.broker.random_damage import STORES, draws
+from tests.conftest import StoreCopy
 
 
 @pytest.fixture
@@ -59,17 +61,20 @@ def test_a_config_file_that_some_releases_do_not_load(store_copy: StoreCopy, pla
     assert len(played) == 2
 
 
-@pytest.mark.product(6)
-@pytest.mark.parametrize("exit", ["clean", "crash"])
-@pytest.mark.parametrize("name", ["untouched", "flip-body-mid", "flip-size-mid", "log-missing-mid", "cq-hole"])
-@pytest.mark.parametrize("base", ["load-497", "load-533"])
-def test_it_tells_what_every_release_would_do(base: str, name: str, exit: str, damaged: DamagedStore) -> None:
-    with Store.open(damaged(base, name, exit)) as store:
-        prediction = predict(store)
-        told = {version: other.outcome for other in prediction.others for version in other.versions}
-        for behaviour, versions in groups_of(prediction.evidence.possible):
-            outcome, _ = outcome_of(store, behaviour)
-            assert {told.get(version, prediction.outcome) == outcome for version in versions} == {True}
+@pytest.mark.product(8)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("version", STORES)
+def test_it_tells_what_every_release_would_do(version: str, seed: int, store_copy: StoreCopy) -> None:
+    for base, cases in draws(version, 12, seed).items():
+        for case in cases:
+            root = store_copy(base)
+            case.apply(root, stores.truth(base), seed)
+            with Store.open(root) as store:
+                prediction = predict(store)
+                others = {version: other.outcome for other in prediction.others for version in other.versions}
+                for behaviour, versions in groups_of(prediction.evidence.possible):
+                    outcome, _ = outcome_of(store, behaviour)
+                    assert {others.get(each, prediction.outcome) == outcome for each in versions} == {True}, case
 
 
 def test_what_was_asked_is_remembered() -> None:
