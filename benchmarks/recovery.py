@@ -45,7 +45,7 @@ from rmqctl.app import leave_process, prepare_process
 
 prepare_process()
 from store_core.recovery.derived_files import Derivation
-from store_core.storage.new_files import create_files
+from store_core.storage.scratch import create_files
 from store_core.storage.store import Store
 
 root, jobs, unchecked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "unchecked"

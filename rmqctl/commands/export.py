@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.copies import note_healed, of_copies
 from rmqctl.messages import Topics
 from rmqctl.options import Begin, End, KeepCopiesOption, refuse_backwards
 from rmqctl.output.document import Facts, Findings, Table
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
+from rmqctl.table_exports import note_healed, of_copies
 from store_core.extras import assert_installed
 
 if TYPE_CHECKING:

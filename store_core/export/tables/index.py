@@ -11,8 +11,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, wanted_rows
-from store_core.export.tables.times import times
+from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, times, wanted_rows
 from store_core.read.index import Index, IndexFile
 from store_core.read.types import index_faults
 

@@ -19,8 +19,7 @@ from store_core.export.log_copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
-from store_core.export.tables.gone import refuse_cut
-from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.export.tables.table import Batches, StoresTable, Where, refuse_cut
 from store_core.kernel.text import are_text
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log

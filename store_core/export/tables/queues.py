@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 from store_core.errors import UnreadableError
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.gone import refuse_gone
-from store_core.export.tables.table import Batches, Mask, StoresTable, Where, needed, only, wanted_rows
-from store_core.export.tables.times import times
+from store_core.export.tables.table import (
+    Batches,
+    Mask,
+    StoresTable,
+    Where,
+    needed,
+    only,
+    refuse_gone,
+    times,
+    wanted_rows,
+)
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout import queue as layout
