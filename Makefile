@@ -19,6 +19,7 @@ jvm: .venv/bin/pytest # these three at once
 
 exhaustive: .venv/bin/pytest # the cases that the other tiers have representatives of
 	$(PYTEST) -m exhaustive
+	$(PYTEST) -m 'hypothesis and not broker' --hypothesis-profile=thorough
 
 lint: .venv/bin/pytest # ruff and mypy
 	.venv/bin/ruff check .
