@@ -56,6 +56,7 @@ COMMANDS: Final = (
     CommandEntry("apply", "Mend", "Carry out a saved plan."),
     CommandEntry("undo", "Mend", "Bring back what a mending command changed."),
     CommandEntry("put", "Write", "Store a message."),
+    CommandEntry("expire", "Write", "Remove the oldest segments, as a broker does after fileReservedTime."),
     CommandEntry("export", "Move", "Export messages to Parquet.", several_stores=True),
     CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True, has_columns=True),
     CommandEntry("help", "Shell", "Show the help of a command."),

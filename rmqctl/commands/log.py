@@ -66,7 +66,7 @@ def log(
     Example: rmqctl log --begin -15m --topic orders --max 100
     """
     from store_core.check.log import LogFindings
-    from store_core.export.rows.schema import TOMBSTONE
+    from store_core.export.rows.kinds import TOMBSTONE
     from store_core.kernel.text import one_by_one
     from store_core.read.log import LogFilter, LogRange, has_message_after, read_log, size_of_walk
     from store_core.read.log_files import unread_log

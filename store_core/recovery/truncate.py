@@ -34,7 +34,7 @@ from store_core.recovery.plans.content import Building, Built, Chunk, register_b
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict
-from store_core.recovery.prediction.start_loss import losses_after_cut
+from store_core.recovery.prediction.start_loss import losses_of_range
 from store_core.recovery.progress_files import lowered_progress
 from store_core.scan.log import Progress, scan_log
 from store_core.scan.walk_progress import WalkProgress
@@ -90,7 +90,7 @@ def truncate(
         draft.depend_on_the_rest(*store.settings.outside_paths)
         with store_after_plan(store, cut.edited, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
-        book = losses_after_cut(store, phy_offset)
+        book = losses_of_range(store, phy_offset)
         readable = book.readable.messages
         losses = Losses(
             unreadable_messages=book.messages - readable, given_up_messages=readable, before_begin=log_begin(store)

@@ -13,7 +13,7 @@ from store_core.codec.hosts import host_bytes
 from store_core.codec.record import Message, encode_record
 from store_core.export.rows import bodies, schema
 from store_core.export.rows.batches import message_batches
-from store_core.export.rows.schema import topic_kind
+from store_core.export.rows.kinds import topic_kind
 from store_core.kernel import arrow, scan_window
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable

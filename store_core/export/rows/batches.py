@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from store_core.export.rows import schema
 from store_core.export.rows.bodies import BODY_COLUMNS, Bodies, inflated
 from store_core.export.rows.columns import Cut, array_of, parts_of
-from store_core.export.rows.schema import topic_kind
+from store_core.export.rows.kinds import topic_kind
 from store_core.findings import Finding
 from store_core.kernel.arrow import ArrowColumns, arrow_columns
 from store_core.kernel.codes import ArrowPart

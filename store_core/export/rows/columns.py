@@ -18,7 +18,7 @@ from store_core.codec.record import transaction_kind
 from store_core.codec.text import decode_text
 from store_core.export.rows import schema
 from store_core.export.rows.bodies import Bodies
-from store_core.export.rows.schema import TOMBSTONE, topic_kind
+from store_core.export.rows.kinds import TOMBSTONE, topic_kind
 from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.codes import ArrowPart, FrameCode
 from store_core.layout import record

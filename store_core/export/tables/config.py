@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store_core.export.rows.schema import Column, topic_kind
+from store_core.export.rows.kinds import topic_kind
+from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.findings import Finding
 from store_core.read.pull import require_queue_files

@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_core.codec.text import decode_text
-from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME, Column, topic_kind
+from store_core.export.rows.kinds import topic_kind
+from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME, Column
 from store_core.export.tables.table import schema_of, times
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
