@@ -1,16 +1,26 @@
-"""Group lost messages into runs by queue."""
+"""Group lost messages into runs by queue, and collect what head, queue entry and index entries show of each.
+
+Beyond the log's end, entries and the index show lost records; one whose number the log still has is not lost. What a
+sibling has before this store's first byte may have expired here, so it is taken only if the operator requests it (store
+behaviour 11).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from store_core.recovery.damage_scan import Region
-from store_core.recovery.lost_record import LostRecord
-from store_core.recovery.lost_run import MOST_KEYS_PER_RUN, LostRun
+from store_core.check.index_files import open_view
+from store_core.check.log_begin import LogBegin, log_begin
+from store_core.derive.queues import QueueBuilder
+from store_core.read.index_sizes import IndexSizes
+from store_core.recovery.damage_scan import LogSurvey, Region
+from store_core.recovery.lost_record import MOST_KEYS_PER_RUN, LostRecord, LostRun
 from store_core.recovery.lost_table import (
     ROW,
     Lost,
@@ -22,11 +32,17 @@ from store_core.recovery.lost_table import (
     head_of,
     records_of_rows,
 )
-from store_core.storage.store import QueueKey
+from store_core.recovery.replica import Earlier
+from store_core.storage.store import QueueKey, Store
 
 _MOST_KEYS_TRIED: Final = 1000  # for the keys of a run
 _MOST_AT_ONCE: Final = 1 << 14
 _MOST_HEADS_PER_PART: Final = 64  # that are read for keys
+_CHUNK_ENTRIES: Final = 1 << 16
+MOST_TRACES: Final = 10_000
+MOST_RECORDS: Final = 1000
+_MS_PER_SECOND: Final = 1000
+_MOST_MISSING_SEGMENTS: Final = 64  # entries that point further after the log are ignored as wrong
 
 
 class LostMessages:
@@ -179,3 +195,170 @@ def _run(parts: Sequence[_Part]) -> LostRun:
             break
     size = sum(part.size_bytes for part in parts)
     return LostRun(topic, queue_id, first, last, last - first + 1, size, tuple(keys))
+
+
+class IndexTrace(NamedTuple):
+    """An index entry for a lost record. Its time is whole seconds after its file's start time."""
+
+    phy_offset: int
+    key_hash: int
+    store_timestamp_ms: int
+
+
+def index_traces(
+    store: Store, sizes: IndexSizes | None, regions: Iterable[Region], *, from_phy_offset: int = 0
+) -> list[IndexTrace]:
+    """Return the first ``MOST_TRACES`` index entries that point into regions, in the index's order.
+
+    Files whose header ends before ``from_phy_offset`` are not read, and none if their sizes are unknown.
+    """
+    spans = sorted((region.phy_offset, region.end_phy_offset) for region in regions if region.size_bytes)
+    if not spans or sizes is None:
+        return []
+    starts, ends = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    found: list[IndexTrace] = []
+    for path in store.index_files:
+        view = open_view(store, path, sizes)
+        if view.header.end_phy_offset < from_phy_offset:
+            continue
+        for first in range(1, view.entries + 1, _CHUNK_ENTRIES):
+            part = view.read(store, first, min(_CHUNK_ENTRIES, view.entries + 1 - first))
+            phy_offset = part["phy_offset"].astype(np.int64)
+            number = np.searchsorted(starts, phy_offset, "right") - 1
+            for row in np.flatnonzero((number >= 0) & (phy_offset < ends[number])).tolist():
+                time = view.header.begin_timestamp_ms + int(part["seconds"][row]) * _MS_PER_SECOND
+                found.append(IndexTrace(int(phy_offset[row]), int(part["key_hash"][row]), time))
+            if len(found) >= MOST_TRACES:
+                return found[:MOST_TRACES]
+    return found
+
+
+def traced(known: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
+    """Return one object for each of the first ``MOST_RECORDS`` lost records; records known only from the index have no queue.
+
+    ``known``: the other lost records in log order, at least the first ``MOST_RECORDS``.
+    """
+    by_place: dict[int, list[IndexTrace]] = {}
+    for trace in traces:
+        by_place.setdefault(trace.phy_offset, []).append(trace)
+    rows = [
+        _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in known
+    ]
+    rows += [_row(None, by_place[place]) for place in sorted(by_place)]
+    return rows[:MOST_RECORDS]
+
+
+def _row(record: LostRecord | None, traces: Sequence[IndexTrace]) -> dict[str, Any]:
+    return {
+        "topic": record.topic if record else None,
+        "queue_id": record.queue_id if record else None,
+        "queue_offset": record.queue_offset if record else None,
+        "phy_offset": record.phy_offset if record else traces[0].phy_offset,
+        "size_bytes": (record.size_bytes or None) if record else None,
+        "tags_code": record.tags_code if record else None,
+        "unique_key": record.unique_key if record else None,
+        "keys": list(record.keys) if record else [],
+        "born_timestamp_ms": record.born_timestamp_ms if record else None,
+        "store_timestamp_ms": record.store_timestamp_ms if record else None,
+        "index": [{"key_hash": t.key_hash, "store_timestamp_ms": t.store_timestamp_ms} for t in traces],
+    }
+
+
+class QueuesOfLog:
+    """The messages of the log by queue and number."""
+
+    def __init__(self, builder: QueueBuilder, table: LostTable) -> None:
+        self._builder = builder
+        self._table = table
+        self._ends: dict[QueueKey, int] = {}
+
+    def lacking(self, lost: Lost) -> Iterator[Lost]:
+        """Yield lost records, except those whose number a message has: the entry that named them is wrong."""
+        if isinstance(lost, LostRecord):
+            key, number = QueueKey(lost.topic, lost.queue_id), lost.queue_offset
+            is_beyond = lost.batch_size > 1 or number >= self._end(key)
+            if is_beyond or self._builder.phy_offset_of(key, number) is None:
+                yield lost
+            return
+        at = lost.first
+        for rows in lost.chunks():
+            is_lost = self._are_lacking(rows)
+            if is_lost.all():
+                yield self._table.rows(at, at + len(rows))
+            elif is_lost.any():
+                yield self._table.append(rows[is_lost])
+            at += len(rows)
+
+    def _are_lacking(self, rows: Rows) -> NDArray[np.bool_]:
+        keys = self._table.queues
+        ends = np.zeros(len(keys), np.int64)
+        for number in np.unique(rows["queue"]).tolist():
+            ends[number] = self._end(keys[number])
+        is_lost: NDArray[np.bool_] = (rows["batch_size"] > 1) | (rows["queue_offset"] >= ends[rows["queue"]])
+        # Few as a rule: most lost numbers are at or after the ends of their queues.
+        for number in np.unique(rows["queue"][~is_lost]).tolist():
+            in_queue = ~is_lost & (rows["queue"] == number)
+            is_lost[in_queue] = ~self._builder.has(keys[number], rows["queue_offset"][in_queue])
+        return is_lost
+
+    def _end(self, key: QueueKey) -> int:
+        if key not in self._ends:
+            self._ends[key] = self._builder.summary(key).end_queue_offset
+        return self._ends[key]
+
+
+def beyond_log_end(store: Store, survey: LogSurvey) -> Region:
+    """Return the range after the log where missing last segments were: they leave no region, only entries that point there."""
+    end = max(store.log.max_phy_offset, survey.end_phy_offset)
+    return Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
+
+
+def only_indexed(
+    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], known: Iterable[Lost]
+) -> int | None:
+    """Return how many messages in regions after the log's last record only the index knows.
+
+    None for too many to count. ``known``: lost records with another source.
+    """
+    traces = index_traces(store, sizes, regions, from_phy_offset=survey.end_phy_offset)
+    places = np.unique(np.array([trace.phy_offset for trace in traces], np.int64))
+    for lost in known if len(places) else ():
+        if isinstance(lost, LostRows):
+            for rows in lost.chunks():
+                places = places[~np.isin(places, rows["phy_offset"])]
+        else:
+            places = places[places != lost.phy_offset]
+    return None if len(places) and len(traces) >= MOST_TRACES else len(places)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedEarlier:
+    """The log of sibling number ``sibling`` before this store's first byte. ``begin``: traces of it in this store."""
+
+    sibling: int
+    phy_offset: int
+    begin: LogBegin
+
+    @property
+    def size_bytes(self) -> int:
+        return self.begin.phy_offset - self.phy_offset
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "phy_offset": self.phy_offset,
+            "size_bytes": self.size_bytes,
+            "queue_entries": self.begin.messages,
+            "groups": list(self.begin.groups),
+            "is_young": self.begin.is_young,
+        }
+
+
+def weighed(
+    store: Store, earlier: Iterable[Earlier], begin_phy_offset: int, last_store_timestamp_ms: int
+) -> list[SkippedEarlier]:
+    """Return what is not taken of each sibling's log if this store's log will start at ``begin_phy_offset``."""
+    found = [item for item in earlier if item.phy_offset < begin_phy_offset]
+    if not found:
+        return []
+    begin = log_begin(store, begin_phy_offset=begin_phy_offset, last_timestamp_ms=last_store_timestamp_ms)
+    return [SkippedEarlier(item.sibling, item.phy_offset, begin) for item in found]
