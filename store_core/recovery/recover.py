@@ -10,12 +10,13 @@ from typing import Any, Final, Literal
 from store_core.broker.versions import Version, behaviour_of
 from store_core.check.log_begin import log_begin
 from store_core.check.store import check_store
+from store_core.derive.queues import file_size_of
 from store_core.errors import StoreError, UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.read.index_sizes import index_sizes
 from store_core.read.log_files import advised
-from store_core.recovery.derived_files import Progress, contents_of, file_size_of
+from store_core.recovery.derived_files import Progress, contents_of
 from store_core.recovery.guards import refuse_foreign_store
 from store_core.recovery.keep_options import KeepOptions
 from store_core.recovery.keep_steps import (
