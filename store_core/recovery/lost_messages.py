@@ -28,7 +28,6 @@ from store_core.recovery.lost_table import (
     LostTable,
     Rows,
     Source,
-    entries_of,
     head_of,
     records_of_rows,
 )
@@ -36,7 +35,6 @@ from store_core.recovery.replica import Earlier
 from store_core.storage.store import QueueKey, Store
 
 _MOST_KEYS_TRIED: Final = 1000  # for the keys of a run
-_MOST_AT_ONCE: Final = 1 << 14
 _MOST_HEADS_PER_PART: Final = 64  # that are read for keys
 _CHUNK_ENTRIES: Final = 1 << 16
 MOST_TRACES: Final = 10_000
@@ -46,104 +44,89 @@ _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further after the log a
 
 
 class LostMessages:
-    """Lost records, each once, and numbers of queues of which nothing else is known: (queue, first, count).
+    """Lost records, each once, and numbers of queues of which nothing else is known, as ranges of queue offsets by queue.
 
-    Numbers of known records count once. The others become rows of ``table``, which also holds the lost records that are rows.
+    Of rows only the ranges are kept, and the first ``MOST_RECORDS`` in log order. Numbers of known records count once.
     """
 
-    def __init__(
-        self,
-        lost: Iterable[Lost] = (),
-        missing: Iterable[tuple[QueueKey, int, int]] = (),
-        table: LostTable | None = None,
-    ) -> None:
-        self._rows: list[LostRows] = []
+    def __init__(self, lost: Iterable[Lost] = (), missing: Iterable[tuple[QueueKey, int, int]] = ()) -> None:
         self._records: set[LostRecord] = set()
-        self._table = table
+        self._first: Rows = np.zeros(0, ROW)
+        self._table: LostTable | None = None
+        parts: list[_Part] = []
         for item in lost:
             if isinstance(item, LostRows):
-                self._rows.append(item)
+                self._table = item.table
+                parts += (part for chunk in item.chunks() for part in self._parts_of(item.table, chunk))
             else:
                 self._records.add(item)
-        if table is not None:
-            self._add_missing(sorted(missing), table)
+        parts += map(_part, self._records)
+        parts += _unknown_parts(_joined(parts), sorted(missing))
+        self._runs = _joined(parts)
+        self._numbers = sorted((part.key, part.first, part.last) for part in parts if part.is_number)
 
-    def __bool__(self) -> bool:
-        return bool(self._rows or self._records)
-
-    def first(self, count: int) -> list[LostRecord]:
-        """Return the first ``count`` records in log order; those of unknown place come last."""
-        if self._table is None:
-            return _in_order(self._records, count)
-        table = self._table
-        ranks = {topic: rank for rank, topic in enumerate(sorted({key.topic for key in table.queues}))}
-        rank = np.array([ranks[key.topic] for key in table.queues], np.int64)
-        queue_id = np.array([key.queue_id for key in table.queues], np.int64)
-        placed = others = np.zeros(0, ROW)
-        for chunk in (chunk for rows in self._rows for chunk in rows.chunks()):
-            is_placed = table.told_by(chunk, Source.PLACE)
-            placed = np.concatenate([placed, chunk[is_placed]])
-            placed = placed[np.argsort(placed["phy_offset"], kind="stable")[:count]]
-            others = np.concatenate([others, chunk[~is_placed]])
-            queue = others["queue"]
-            others = others[np.lexsort((others["queue_offset"], queue_id[queue], rank[queue]))[:count]]
-        nowhere = (LostRecord(lost.topic, lost.queue_id, lost.queue_offset) for lost in entries_of(table, others))
-        return _in_order([*self._records, *records_of_rows(table, placed), *nowhere], count)
+    def first(self) -> list[LostRecord]:
+        """Return the first ``MOST_RECORDS`` records in log order; those of unknown place come last."""
+        placed = records_of_rows(self._table, self._first) if self._table is not None else ()
+        numbers = (LostRecord(*key, number) for key, first, last in self._numbers for number in range(first, last + 1))
+        records = [*self._records, *placed, *islice(numbers, MOST_RECORDS)]
+        records.sort(key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset))
+        return records[:MOST_RECORDS]
 
     def runs(self, unknown: Iterable[Region] = ()) -> list[LostRun]:
         """Return runs of consecutive numbers by queue, and a run without a queue for each ``unknown`` region."""
-        parts = [_part(record) for record in self._records]
-        parts += [part for rows in self._rows for chunk in rows.chunks() for part in _parts_of(rows.table, chunk)]
-        parts.sort(key=lambda part: (*part.key, part.first, part.last, part.phy_offset))
-        runs: list[list[_Part]] = []
-        for part in parts:
-            if runs and (*runs[-1][-1].key, runs[-1][-1].last + 1) == (*part.key, part.first):
-                runs[-1].append(part)
-            else:
-                runs.append([part])
         return [
-            *(_run(run) for run in runs),
+            *(_run(run) for run in self._runs),
             *(LostRun(None, None, None, None, None, region.size_bytes) for region in unknown),
         ]
 
-    def _add_missing(self, missing: Sequence[tuple[QueueKey, int, int]], table: LostTable) -> None:
-        known_runs: dict[QueueKey, list[LostRun]] = {}
-        for run in self.runs() if missing else ():
-            known_runs.setdefault(QueueKey(run.topic or "", run.queue_id or 0), []).append(run)
-        for key, first, count in missing:
-            for run_first, run_stop in _between(known_runs.get(key, ()), first, first + count):
-                for at in range(run_first, run_stop, _MOST_AT_ONCE):
-                    rows = np.zeros(min(_MOST_AT_ONCE, run_stop - at), ROW)
-                    rows["queue_offset"] = np.arange(at, at + len(rows))
-                    rows["queue"], rows["batch_size"] = table.queue_number(key, Source.NUMBER), 1
-                    self._rows.append(table.append(rows))
+    def _parts_of(self, table: LostTable, rows: Rows) -> Iterator[_Part]:
+        """Yield the parts of runs within some rows, and keep the first rows with a place."""
+        is_placed = table.told_by(rows, Source.PLACE)
+        placed = np.concatenate([self._first, rows[is_placed]])
+        self._first = placed[np.argsort(placed["phy_offset"], kind="stable")[:MOST_RECORDS]]
+        yield from _parts_of(table, rows[is_placed], is_number=False)
+        yield from _parts_of(table, rows[~is_placed], is_number=True)
 
 
-def _in_order(records: Iterable[LostRecord], count: int) -> list[LostRecord]:
-    return sorted(
-        records, key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset)
-    )[:count]
+def _joined(parts: Iterable[_Part]) -> list[list[_Part]]:
+    """Return the parts by queue and number, in runs of consecutive numbers."""
+    runs: list[list[_Part]] = []
+    for part in sorted(parts, key=lambda part: (*part.key, part.first, part.last, part.phy_offset)):
+        if runs and (*runs[-1][-1].key, runs[-1][-1].last + 1) == (*part.key, part.first):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
 
 
-def _between(runs: Iterable[LostRun], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of numbers [first, stop) outside runs of the same queue, which rise."""
+def _unknown_parts(runs: Iterable[Sequence[_Part]], missing: Iterable[tuple[QueueKey, int, int]]) -> Iterator[_Part]:
+    """Yield the parts of missing numbers (queue, first, count) outside known runs, which rise."""
+    known: dict[QueueKey, list[tuple[int, int]]] = {}
     for run in runs:
-        run_first, run_last = run.first_queue_offset or 0, run.last_queue_offset or 0
-        if first < min(run_first, stop):
-            yield first, min(run_first, stop)
-        first = max(first, run_last + 1)
-    if first < stop:
-        yield first, stop
+        known.setdefault(run[0].key, []).append((run[0].first, run[-1].last))
+    for key, first, count in missing:
+        stop = first + count
+        for run_first, run_last in known.get(key, ()):
+            if first < min(run_first, stop):
+                yield _Part(key, first, min(run_first, stop) - 1, is_number=True)
+            first = max(first, run_last + 1)
+        if first < stop:
+            yield _Part(key, first, stop - 1, is_number=True)
 
 
 class _Part(NamedTuple):
-    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``."""
+    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``.
+
+    ``is_number``: nothing but the numbers is known.
+    """
 
     key: QueueKey
     first: int
     last: int
-    size_bytes: int
-    phy_offset: int
+    size_bytes: int = 0
+    phy_offset: int = -1
+    is_number: bool = False
     keys: tuple[str, ...] = ()
     heads: Rows | None = None
     table: LostTable | None = None
@@ -159,27 +142,26 @@ class _Part(NamedTuple):
 def _part(record: LostRecord) -> _Part:
     key, first = QueueKey(record.topic, record.queue_id), record.queue_offset
     at = -1 if record.phy_offset is None else record.phy_offset
-    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, record.keys)
+    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, keys=record.keys)
 
 
-def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
+def _parts_of(table: LostTable, rows: Rows, *, is_number: bool) -> Iterator[_Part]:
     """Yield the parts of runs within some rows."""
-    rows = rows.copy()
-    rows["size_bytes"][~table.told_by(rows, Source.PLACE)] = 0
+    if not len(rows):
+        return
     numbers, which = np.unique(rows["queue"], return_inverse=True)
-    queue = np.array([table.queue_number(table.queues[number]) for number in numbers.tolist()])[
-        which
-    ]  # one number for all sources
-    order = np.lexsort((rows["phy_offset"], rows["queue_offset"], queue))
-    rows, queue = rows[order], queue[order]
+    own = np.array([table.queue_number(table.queues[number]) for number in numbers.tolist()])  # one for all sources
+    order = np.lexsort((rows["phy_offset"], rows["queue_offset"], own[which]))
+    rows, queue = rows[order], own[which][order]
     starts = (np.diff(queue) != 0) | (np.diff(rows["queue_offset"]) != rows["batch_size"][:-1])
     for part in np.split(rows, np.flatnonzero(starts) + 1):
         yield _Part(
             table.queues[int(part["queue"][0])],
             int(part["queue_offset"][0]),
             int(part["queue_offset"][-1] + part["batch_size"][-1]) - 1,
-            int(part["size_bytes"].sum(dtype=np.int64)),
+            0 if is_number else int(part["size_bytes"].sum(dtype=np.int64)),
             int(part["phy_offset"][0]),
+            is_number=is_number,
             heads=part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART].copy(),
             table=table,
         )

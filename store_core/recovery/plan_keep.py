@@ -458,7 +458,6 @@ def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkPro
             *(missing for lost in named for missing in queues.lacking(lost)),
         ],
         found.unfilled,
-        table,
     )
     # No head, no entry and no gap names a record of such a region; where every queue is whole, it held none.
     found.unknown = [
