@@ -215,7 +215,7 @@ def _state_file(store: Store, wanted: _Wanted) -> Path:
 
 
 def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
-    from store_core.check.pieces import log_range, random_pieces, whole_log
+    from store_core.check.verify import log_range, random_pieces, whole_log
 
     if wanted.resume:
         from store_core.check.verify_resume import load_left

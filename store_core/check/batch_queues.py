@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from store_core.check.entries import empty_files
 from store_core.check.live_check import log_reaches, look_at_queues
-from store_core.check.log_map import LogMap
+from store_core.check.log_map import LogMap, runs_of
 from store_core.check.report import Findings
-from store_core.check.runs import runs_of
 from store_core.derive.batch import last_generation
 from store_core.derive.spool import RowsByQueue
 from store_core.layout import paths

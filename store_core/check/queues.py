@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
 from store_core.check.live_check import log_reaches, look_at_queues, store_now, tags_code_now
-from store_core.check.log_map import LogMap
+from store_core.check.log_map import Intervals, LogMap, runs_of, windows_of
 from store_core.check.report import Findings
-from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import numbering_of, plain_queue
+from store_core.derive.queues import QueueFile, numbering_of, queue_builder, same_content
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
 from store_core.layout import paths
@@ -97,14 +96,6 @@ class _QueueCheck:
         return self.ask_undispatched()
 
     @cached_property
-    def filled_end(self) -> int:
-        """The number after the last place that is not all zero.
-
-        Read it before ``broker_end``, so that entries that a broker appends in between are not after that end.
-        """
-        return shapes.filled_end(self.files) if self.files is not None else 0
-
-    @cached_property
     def broker_end(self) -> int:
         """The number at which a broker's recovery ends the queue."""
         return end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
@@ -137,20 +128,18 @@ class _QueueCheck:
             )
 
     def _is_as_built(self) -> bool:
-        """Return True if the files have the entries of consecutive messages from the first place on, and zeros after them."""
+        """Return True if the files are as recovery builds them, of consecutive messages from the first place on."""
         if self.files is None:
             return False
-        filled_end, plain = self.filled_end, plain_queue(self.rows, self.key)
-        if plain is None:
-            return False
-        first, count = plain.queue_offset, plain.rows
-        files_start, end = self.files.min_phy_offset, first + count
-        if first * ENTRY_SIZE_BYTES != files_start or end != filled_end:
-            return False
-        if self.files.segments[-1].phy_offset >= end * ENTRY_SIZE_BYTES:
-            return False
-        built = b"".join(part.data for part in self.rows.entries(self.key, 0, count))
-        return shapes.read_entries(self.files, first, end).tobytes() == built
+        builder, ext = (
+            queue_builder(self.store, self.rows, self.log.min_phy_offset),
+            self.store.ext_queues.get(self.key),
+        )
+        return (
+            builder.summary(self.key).is_whole_from(self.files.min_phy_offset // ENTRY_SIZE_BYTES)
+            and _are_as_built(self.store, self.files, builder.files(self.key))
+            and (ext is None or _are_as_built(self.store, ext, builder.ext_files(self.key)))
+        )
 
     def _phy_offset_in_queue(self, queue_offset: int) -> int | None:
         if self.files is None:
@@ -220,11 +209,14 @@ class _QueueCheck:
         files = self.files
         assert files is not None
         first = files.min_phy_offset // ENTRY_SIZE_BYTES
+        filled_end = shapes.filled_end(
+            files
+        )  # before the broker's end: entries that it appends in between are not after that
         end = max(self.broker_end, self.matched.end)
         drifted = [np.empty(0, np.int64)]
         for at, unmatched in windows_of(self.matched.missing(first, end), shapes.CHUNK_ENTRIES):
             drifted.append(self._judge(at, shapes.read_entries(files, at, at + len(unmatched)), unmatched, end))
-        self._check_after_end(files, end)
+        self._check_after_end(files, end, filled_end)
         return np.concatenate(drifted)
 
     def _judge(self, at: int, entries: Array, unjudged: Mask, end: int) -> Array:
@@ -322,9 +314,9 @@ class _QueueCheck:
             phy_offset = int(entries["phy_offset"][begin - at])
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
 
-    def _check_after_end(self, files: SegmentSequence, end: int) -> None:
-        if self.filled_end > end:
-            self._say_run("Q009", end, self.filled_end, "bytes in {n} behind the queue's end", noun="place")
+    def _check_after_end(self, files: SegmentSequence, end: int, filled_end: int) -> None:
+        if filled_end > end:
+            self._say_run("Q009", end, filled_end, "bytes in {n} behind the queue's end", noun="place")
         last_end = max([end, *(stretch.end for stretch in self.numbering.stretches)])
         for segment in shapes.empty_files(files, last_end):
             self._say(
@@ -462,3 +454,8 @@ def _count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def _are_as_built(store: Store, files: SegmentSequence, made: Iterator[QueueFile]) -> bool:
+    found = {segment.name: segment.path for segment in files.segments}
+    return all(file.name in found and same_content(store, found.pop(file.name), file) for file in made) and not found

@@ -22,8 +22,7 @@ from store_core.read.log_files import refuse_missing_log
 from store_core.recovery.guards import refuse_foreign_store
 from store_core.recovery.keep_steps import outside_roots
 from store_core.recovery.log_edits import EditedLog
-from store_core.recovery.losses import Losses
-from store_core.recovery.planned import Planned
+from store_core.recovery.losses import Losses, Planned
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from store_core.layout import paths, record
 from store_core.read.records import read_message
+from store_core.recovery.damage_scan import Ranges
 from store_core.recovery.damaged_region import ClosedRegion
-from store_core.recovery.offset_ranges import Ranges
-from store_core.recovery.plans.content import Built, Zeros
-from store_core.recovery.plans.content import Piece as ContentPiece
 from store_core.recovery.plans.draft import Draft
+from store_core.recovery.plans.plan import Built, Zeros
+from store_core.recovery.plans.plan import Piece as ContentPiece
 from store_core.recovery.replica import BUILDER as SIBLING_BUILDER
 from store_core.recovery.tombstones import Piece, TombstoneRun
 from store_core.scan.log import nominal_end

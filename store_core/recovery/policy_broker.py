@@ -13,10 +13,11 @@ from store_core.broker.load import batch_topics_of
 from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour
+from store_core.derive.queues import same_content
 from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.recovery.damage_scan import LogSurvey, survey_log
-from store_core.recovery.derived_files import Derivation, DerivedChanges, NewFile, Progress, same_content
+from store_core.recovery.derived_files import Derivation, DerivedChanges, NewFile, Progress
 from store_core.recovery.log_edits import EditedLog, edited_log
 from store_core.storage.digest import Hole
 from store_core.storage.scratch import scratch_folder

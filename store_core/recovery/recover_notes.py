@@ -9,11 +9,9 @@ from typing import Any, Final
 from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.layout import paths
-from store_core.recovery.beyond_log_end import beyond_log_end
-from store_core.recovery.earlier_start import SkippedEarlier
 from store_core.recovery.header_repair import Repair
 from store_core.recovery.keep_options import KeepOptions
-from store_core.recovery.lost_details import MOST_RECORDS, index_traces, traced
+from store_core.recovery.lost_messages import SkippedEarlier, beyond_log_end, index_traces, traced
 from store_core.recovery.plan_keep import KeepPlan
 from store_core.recovery.plans.plan import Op, Plan
 from store_core.recovery.prediction.outcome import Outcome
@@ -106,7 +104,7 @@ def lost_records_of(store: Store, found: KeepPlan) -> list[dict[str, Any]]:
     after_end = index_traces(
         store, sizes, [beyond_log_end(store, found.survey)], from_phy_offset=found.survey.end_phy_offset
     )
-    return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *after_end])
+    return traced(found.lost.first(), [*index_traces(store, sizes, regions), *after_end])
 
 
 def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:

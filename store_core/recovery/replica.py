@@ -22,7 +22,7 @@ from store_core.errors import NotAStoreError, UsageError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.recovery.damage_scan import LogSurvey, Region
 from store_core.recovery.keep_options import LoanRange
-from store_core.recovery.plans.content import Building, Chunk, register_builder
+from store_core.recovery.plans.plan import Building, Chunk, register_builder
 from store_core.recovery.same_log import Kinship
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from store_core.check import index as index_check
 from store_core.check import queues
 from store_core.check.index_files import IndexFileView
+from store_core.check.log_map import Intervals, OffsetRanges, runs_of, windows_of
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
-from store_core.check.runs import Intervals, OffsetRanges, runs_of, windows_of
 from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store_core.layout import paths
-from store_core.recovery import delay_progress as delays
+from store_core.recovery import lost_config as delays
 from store_core.recovery.apply.undo import undo
 from store_core.recovery.keep_options import KeepOptions
 from store_core.storage.config_files import read_config

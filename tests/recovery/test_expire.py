@@ -14,7 +14,7 @@ from store_core.errors import UsageError
 from store_core.layout import paths
 from store_core.recovery.apply.undo import undo
 from store_core.recovery.expire import expire
-from store_core.recovery.planned import Planned
+from store_core.recovery.losses import Planned
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

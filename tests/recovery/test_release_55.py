@@ -22,9 +22,8 @@ from store_core.findings import KINDS
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT
 from store_core.read.checkpoint import read_checkpoint
-from store_core.recovery.checkpoint_plan import set_checkpoint
-from store_core.recovery.planned import Planned
-from store_core.recovery.rebuild import rebuild
+from store_core.recovery.losses import Planned
+from store_core.recovery.rebuild import rebuild, set_checkpoint
 from store_core.recovery.truncate import truncate
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import render_consumer_offsets, render_topics

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from store_core.errors import FailedError, UsageError
-from store_core.recovery.plans.content import Built, Content, Piece, Zeros
-from store_core.recovery.plans.plan import Op, Plan, Step, Witness
+from store_core.recovery.plans.plan import Built, Content, Op, Piece, Plan, Step, Witness, Zeros
 from store_core.storage.digest import WINDOW_SIZE_BYTES
 from store_core.storage.files import open_read_only
 from store_core.storage.publish import result_problem
