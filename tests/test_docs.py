@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from benchmarks import contest, report
 from rmqctl.commands import built_commands
 from store_core.export.runners.java import java_home
 from tests.export.spark_java import WITH_CLASSES
@@ -150,6 +151,10 @@ def test_pages_show_what_the_program_prints(page: str, tmp_path: Path) -> None:
 def test_the_guide_shows_every_command() -> None:
     ran = " ".join(shown.command for shown in session("guide.md"))
     assert [name for name in built_commands() if f"rmqctl {name}" not in ran] == []
+
+
+def test_the_page_of_speed_is_what_the_results_say() -> None:
+    assert report.PAGE.read_text() == report.page(contest.load_results()), "run python -m benchmarks.report"
 
 
 @pytest.mark.parametrize(
