@@ -1,4 +1,4 @@
-"""Define the documented Arrow schemas of an export (docs/export.md).
+"""Define the documented Arrow schemas of an export (docs/tables.md).
 
 They have only types that Spark, DuckDB and pandas all read: no dictionary, view, large or millisecond types.
 """

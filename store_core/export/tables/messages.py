@@ -41,7 +41,7 @@ _LEAST_RANGE_BYTES: Final = 64 << 10
 
 
 class MessagesTable(StoresTable):
-    """Every record of the logs of some stores, each with its name, in log order (docs/export.md, "Messages").
+    """Every record of the logs of some stores, each with its name, in log order (docs/tables.md).
 
     Conditions on offsets, stores and store times leave out segments; a condition on any column is evaluated before the other columns are decoded. The
     walked part of the log is checked, and faults are ``findings``. ``on_progress`` gets the bytes walked so far, by all readings of the table.
