@@ -390,9 +390,16 @@ def _common_end(first: Log, second: Log) -> int:
 def common_history(first: Log, second: Log) -> Comparison:
     """Compare two logs. If they have parted, ``last_same`` is the last record of their common history."""
     found = compare(first, second)
-    if found.parted_at is None or not found.same:
-        return found
     low, high = found.last_same, found.parted_at
+    if high is None:
+        return found
+    for at in sorted(first.segments.keys() & second.segments.keys()):
+        if low < at < high:
+            stop = min(first.segments[at].end_phy_offset, second.segments[at].end_phy_offset)
+            found += _compare_from(first, second, at, stop) + _compare_up_to(first, second, at, stop)
+    low, high = found.last_same, found.parted_at
+    if high is None or not found.same:
+        return found
     while high - low > _WINDOWS_BYTES[-1]:
         middle = (low + high) // 2
         stop = min(first.end_of_segment(middle), high)
