@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from store_core.check.log import MISSING, UNREADABLE
 from store_core.errors import UnreadableError
 from store_core.export.dest.state import HOLE, StoreState, Told
-from store_core.export.log_copies import Log
 from store_core.export.splits.join import Joined
 from store_core.export.splits.plan import SegmentPlan, Split, Task, segments_of
 from store_core.export.splits.split_task import Piece
 from store_core.findings import Finding, finding
+from store_core.read.log_copies import Log
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.sequence import SegmentSequence

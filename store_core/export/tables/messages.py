@@ -15,13 +15,13 @@ import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
 from store_core.check.verify import log_range, whole_log
-from store_core.export.log_copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, refuse_cut
 from store_core.kernel.text import are_text
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
+from store_core.read.log_copies import differences
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment

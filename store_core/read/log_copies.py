@@ -5,6 +5,9 @@ by records: some places that both logs have are compared, and the end of their c
 records must be the same there. Histories that have parted never meet again, so the end shows it. Where records differ
 and equal ones follow, one of the copies is damaged, and no checksum shows which.
 
+Exports join whole copies (``find_copies``). A recovery also takes ranges from a log that parted later
+(``common_history``), and exactly up to the last common record.
+
 In the joint log each segment comes from the copy that has most of it. The settings of the joint store name that copy,
 so tasks on other machines read the same bytes.
 """
@@ -15,16 +18,18 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from store_core.codec.record import RecordError, decode_record, identity_of
+from store_core.codec.record import Message, RecordError, decode_record, identity_of
 from store_core.errors import UnreadableError
-from store_core.export.naming import Called
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.paths import CONSUMEQUEUE
+from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.digest import crc32c
 from store_core.storage.remote_path import is_there, real_path
 from store_core.storage.sequence import Segment
@@ -39,9 +44,11 @@ _MOST_DIFFERING: Final = 100  # differences reported of a log
 _SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
-# Length and checksum of records, by their offsets; None for a blank, _FAULTY for a record with a fault of its own.
+# Length and checksum of records, by their offsets; None for a blank, _FAULTY for a record with a fault of its own, _MADE for
+# a tombstone or filler: rmqctl made it, so it is no part of another history.
 Frames = dict[int, tuple[int, int | None]]
 _FAULTY: Final = -1
+_MADE: Final = -2
 _KEPT_PLACES: Final = 4
 _MOST_KEPT_FRAMES: Final = 1000
 
@@ -76,9 +83,9 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     logs = [Log(store) for store in stores]
     given = list(names) or [None] * len(stores)
     groups: list[list[int]] = []
-    pairs: dict[tuple[int, int], _Comparison] = {}
+    pairs: dict[tuple[int, int], Comparison] = {}
     for number, log in enumerate(logs):
-        pairs |= {(other, number): _compare(logs[other], log) for other in range(number)}
+        pairs |= {(other, number): _as_whole(compare(logs[other], log)) for other in range(number)}
         joined = [number]
         for group in list(groups):
             found = [
@@ -118,10 +125,10 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A log that is exported once; its settings name the copies."""
+    """A log that is read once, from the stores with these ``numbers``; its settings name the copies."""
 
     settings: Settings
-    called: Called
+    numbers: tuple[int, ...]
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -129,7 +136,7 @@ class Taken:
         return (self.settings.root, *self.settings.copies)
 
 
-def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[Taken], list[str]]:
+def taken_once(stores: Sequence[Store], names: Sequence[str | None]) -> tuple[list[Taken], list[str]]:
     """Join stores that are copies of one log, in the order in which the operator named them.
 
     Returns:
@@ -138,13 +145,13 @@ def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[
     Raises:
         FailedError: a log cannot be read.
     """
-    found = find_copies(stores, [name_of_store.given for name_of_store in called])
+    found = find_copies(stores, names)
     taken = [
         Taken(
             joint_settings([stores[number] for number in group], found.differing.get(group, ()))
             if len(group) > 1
             else stores[group[0]].settings,
-            Called.together([called[number] for number in sorted(group)]),
+            tuple(sorted(group)),
         )
         for group in found.groups
     ]
@@ -218,10 +225,11 @@ def apart(settings: Settings) -> list[Settings]:
 class Log:
     """A log that is sampled at a few places. Unreadable ranges count as empty: another copy may have them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, end_phy_offset: int | None = None) -> None:
+        """Make no read yet. ``end_phy_offset``: the end of the last frame, if the caller knows it."""
         self._store = store
         self.segments = {segment.phy_offset: segment for segment in store.log.segments}
-        self._end: int | None = None
+        self._end = end_phy_offset
         self._kept: dict[tuple[int, int], Frames] = {}  # frames of the last places that were compared
 
     @property
@@ -253,6 +261,11 @@ class Log:
         step = max(segment.size_bytes // _PROBES, _PROBE_BYTES)
         places = range(segment.phy_offset, segment.end_phy_offset, step)
         return not any(any(self._store.log.read(place, _PROBE_BYTES)) for place in places)
+
+    def end_of_segment(self, phy_offset: int) -> int:
+        """Return where the segment that holds an offset ends; the offset itself if there is none."""
+        segment = self._store.log.find(phy_offset)
+        return segment.end_phy_offset if segment is not None else phy_offset
 
     def frame_up_to(self, phy_offset: int) -> int | None:
         """Return the start of the frame that ends at an offset inside a segment, or None."""
@@ -287,33 +300,43 @@ class Log:
         with suppress(UnreadableError):
             for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
                 is_blank = table.kind == FrameKind.BLANK
+                made = {*filler_rows(table), *tombstone_rows(table)}
                 for row in (table.messages | (is_blank & (table.code == FrameCode.OK))).nonzero()[0]:
-                    whole = table.code[row] == FrameCode.OK
-                    checksum = None if is_blank[row] else crc32c(table.record(row)) if whole else _FAULTY
+                    whole = _MADE if row in made else _FAULTY if table.code[row] != FrameCode.OK else None
+                    checksum = None if is_blank[row] else crc32c(table.record(row)) if whole is None else whole
                     found[int(table.phy_offset[row])] = int(table.size_bytes[row]), checksum
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class Comparison:
     """The result of comparing two logs.
 
     * ``same``: how many records are the same in both; the last of them is at ``last_same``.
     * ``differing``: ranges where both have a record, and not the same one.
     * ``damaged``: likewise, but certainly no part of another history.
+    * ``at_the_end``: a record at the end of the range that both have is the same.
     """
 
     same: int = 0
     last_same: int = -1
     differing: tuple[Differing, ...] = ()
     damaged: tuple[Differing, ...] = ()
+    at_the_end: bool = False
 
-    def __add__(self, other: _Comparison) -> _Comparison:
-        return _Comparison(
+    def __add__(self, other: Comparison) -> Comparison:
+        return Comparison(
             self.same + other.same,
             max(self.last_same, other.last_same),
             tuple(sorted({*self.differing, *other.differing})),
+            tuple(sorted({*self.damaged, *other.damaged})),
+            self.at_the_end or other.at_the_end,
         )
+
+    @property
+    def compared(self) -> int:
+        """The number of records that both logs have."""
+        return self.same + len(self.differing)
 
     @property
     def parted_at(self) -> int | None:
@@ -321,66 +344,111 @@ class _Comparison:
         return next((at for at, _ in self.differing if at > self.last_same), None)
 
 
-def _compare(first: Log, second: Log) -> _Comparison:
-    """Compare two logs at some places that both have.
-
-    They are copies if some records are the same, and records at the end of the common range among them.
-    """
+def compare(first: Log, second: Log) -> Comparison:
+    """Compare two logs at some places that both have: at their starts, at the common end, and at ends of segments."""
     shared = sorted(first.segments.keys() & second.segments.keys())
     if not shared:
-        return _Comparison()
+        return Comparison()
     stops = {at: min(first.segments[at].end_phy_offset, second.segments[at].end_phy_offset) for at in shared}
     head = _compare_from(first, second, shared[0], stops[shared[0]], most_differing=2)
     if head.differing and not head.same:  # logs of other brokers
         return head
-    torn = _torn_last_record(first, second)
-    end = min(first.end_phy_offset, second.end_phy_offset) if torn is None else torn[0]
+    common_end = _common_end(first, second)
+    torn = _torn_last_record(first, second, common_end)
+    end = common_end if torn is None else torn[0]
     shared = [at for at in shared if at < end]
     if not shared:
-        return _Comparison()
+        return Comparison()
     stops = {at: min(stops[at], end) for at in shared}
-    last = _compare_up_to(first, second, shared[-1], stops[shared[-1]])
+    last = Comparison()
+    for at in reversed(shared):
+        last = _compare_up_to(first, second, at, stops[at])
+        if last.same or last.differing:
+            break
     found = (head if torn is None else _compare_from(first, second, shared[0], stops[shared[0]])) + last
     if last.same:
         for at in _sampled(shared):
             found += _compare_from(first, second, at, stops[at]) + _compare_up_to(first, second, at, stops[at])
     if torn is not None and min(first.end_phy_offset, second.end_phy_offset) == sum(torn):
         # The longer log has the torn record; or the properties differ, and no checksum shows which are damaged.
-        found = replace(found, damaged=(torn,))
-    return found if last.same or found.parted_at is not None else _Comparison()
+        found += Comparison(damaged=(torn,))
+    return replace(found, at_the_end=bool(last.same) and last.last_same >= shared[-1])
 
 
-def _torn_last_record(first: Log, second: Log) -> Differing | None:
+def _as_whole(found: Comparison) -> Comparison:
+    """Return a comparison that proves something about all of both logs, or an empty one."""
+    return found if found.at_the_end or found.parted_at is not None else Comparison()
+
+
+def _common_end(first: Log, second: Log) -> int:
+    """Return the end of the log that ends first. The end of the second is looked for only if the first goes on there."""
+    if second.frame_up_to(first.end_phy_offset) is not None:
+        return first.end_phy_offset
+    return min(first.end_phy_offset, second.end_phy_offset)
+
+
+def common_history(first: Log, second: Log) -> Comparison:
+    """Compare two logs. If they have parted, ``last_same`` is the last record of their common history."""
+    found = compare(first, second)
+    low, high = found.last_same, found.parted_at
+    if high is None:
+        return found
+    for at in sorted(first.segments.keys() & second.segments.keys()):
+        if low < at < high:
+            stop = min(first.segments[at].end_phy_offset, second.segments[at].end_phy_offset)
+            found += _compare_from(first, second, at, stop) + _compare_up_to(first, second, at, stop)
+    low, high = found.last_same, found.parted_at
+    if high is None or not found.same:
+        return found
+    while high - low > _WINDOWS_BYTES[-1]:
+        middle = (low + high) // 2
+        stop = min(first.end_of_segment(middle), high)
+        part = _compare_from(first, second, middle, stop)
+        low = max(low, part.last_same)
+        if not part.same:
+            high = min([middle, *(at for at, _ in part.differing)])
+    for start, stop in pairwise([low, *(at for at in sorted(first.segments) if low < at < high), high]):
+        found += _difference(first.frames(start, stop), second.frames(start, stop), stop)
+    return found
+
+
+def _torn_last_record(first: Log, second: Log, end: int) -> Differing | None:
     """Return the last record that both logs have, if one log has it torn or with other properties.
 
     Torn means zeros instead of the record's end. Such a record proves nothing about the logs; a log whose last record
     is torn is taken to end before it.
     """
-    end = min(first.end_phy_offset, second.end_phy_offset)
     start = first.frame_up_to(end)
     if start is None or start != second.frame_up_to(end):
         return None
     with suppress(UnreadableError):
         records = [log.record(start, end) for log in (first, second)]
-        stripped = [record.rstrip(b"\0") for record in records]
         for number, log in enumerate((first, second)):
-            shorter, longer = stripped[number], stripped[1 - number]
-            if len(shorter) < len(longer) and records[1 - number].startswith(shorter):
+            if is_torn(records[number], records[1 - number]):
                 if log.end_phy_offset == end:
                     log.end_phy_offset = start
                 return start, end - start
-        if records[0] != records[1] and _is_one_message(records, start):
+        if records[0] != records[1] and same_message(records[0], records[1], start) is not None:
             return start, end - start
     return None
 
 
-def _is_one_message(records: Sequence[bytes], phy_offset: int) -> bool:
-    """Return True if whole records are the same message with different properties."""
+def is_torn(record: bytes, other: bytes) -> bool:
+    """Return True if a record equals another one up to a byte after its head, then is zeros.
+
+    A lost page that begins in a record's topic or properties leaves such a record, which no checksum shows.
+    """
+    whole = record.rstrip(b"\0")
+    return MIN_RECORD_SIZE_BYTES <= len(whole) < len(other.rstrip(b"\0")) and other.startswith(whole)
+
+
+def same_message(record: bytes, other: bytes, phy_offset: int) -> tuple[Message, Message] | None:
+    """Return two records decoded if they are the same message, perhaps with different properties, else None."""
     try:
-        first, second = (decode_record(record, 0, phy_offset) for record in records)
+        first, second = (decode_record(data, 0, phy_offset) for data in (record, other))
     except RecordError:
-        return False
-    return identity_of(first) == identity_of(second)
+        return None
+    return (first, second) if identity_of(first) == identity_of(second) else None
 
 
 def _sampled(shared: Sequence[int]) -> Iterator[int]:
@@ -388,18 +456,18 @@ def _sampled(shared: Sequence[int]) -> Iterator[int]:
     return (shared[i * len(shared) // count] for i in range(count))
 
 
-def _compare_from(first: Log, second: Log, start: int, stop: int, most_differing: int | None = None) -> _Comparison:
+def _compare_from(first: Log, second: Log, start: int, stop: int, most_differing: int | None = None) -> Comparison:
     return _until_found(first, second, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES), most_differing)
 
 
-def _compare_up_to(first: Log, second: Log, start: int, stop: int) -> _Comparison:
+def _compare_up_to(first: Log, second: Log, start: int, stop: int) -> Comparison:
     return _until_found(first, second, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
 
 
 def _until_found(
     first: Log, second: Log, places: Iterator[tuple[int, int]], most_differing: int | None = None
-) -> _Comparison:
-    found = _Comparison()
+) -> Comparison:
+    found = Comparison()
     for start, stop in places:
         found = _difference(first.frames(start, stop), second.frames(start, stop), stop, most_differing)
         if found.same or len(found.differing) > 1:  # a single difference may be damage
@@ -407,7 +475,7 @@ def _until_found(
     return found
 
 
-def _difference(first: Frames, second: Frames, stop: int, most_differing: int | None = None) -> _Comparison:
+def _difference(first: Frames, second: Frames, stop: int, most_differing: int | None = None) -> Comparison:
     """Compare the frames of two logs: count equal records and list ranges where frames overlap and differ.
 
     These say nothing and are left out:
@@ -416,24 +484,29 @@ def _difference(first: Frames, second: Frames, stop: int, most_differing: int | 
     * a record that damage follows at once: most of a record has no checksum, and the damage may have started inside
       it.
 
-    A record with a fault of its own is no such damage: its head is where the previous frame ends. ``most_differing``:
-    if no record is the same, list only the first differences, up to this number.
+    A record with a fault of its own is no such damage: its head is where the previous frame ends. A record of rmqctl
+    that overlaps another one counts as damage. ``most_differing``: if no record is the same, list only the first
+    differences, up to this number.
     """
     same = {at for at, frame in first.items() & second.items() if frame[1] != _FAULTY}
-    reached = 0
+    reached, reached_is_made = 0, False
     differing: set[Differing] = set()
-    for start, end in heapq.merge(*(_others_whole(same, frames, stop) for frames in (first, second))):
+    damaged: set[Differing] = set()
+    for start, end, is_made in heapq.merge(*(_others_whole(same, frames, stop) for frames in (first, second))):
         if start < reached:
-            differing.add((start, end - start))
+            (damaged if is_made or reached_is_made else differing).add((start, end - start))
             if not same and len(differing) == most_differing:
                 break
-        reached = max(reached, end)
-    records = [at for at in same if first[at][1] is not None]
-    return _Comparison(len(records), max(records, default=-1), tuple(sorted(differing)))
+        if end > reached:
+            reached, reached_is_made = end, is_made
+    records = [at for at in same if first[at][1] not in (None, _MADE)]
+    return Comparison(
+        len(records), max(records, default=-1), tuple(sorted(differing)), tuple(sorted(damaged - differing))
+    )
 
 
-def _others_whole(same: Set[int], frames: Frames, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each whole frame that is not in ``same``."""
+def _others_whole(same: Set[int], frames: Frames, stop: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield start and end of each whole frame that is not in ``same``, and whether rmqctl made it."""
     for at, (size, checksum) in frames.items():
         if at not in same and checksum != _FAULTY and (at + size in frames or at + size >= stop):
-            yield at, at + size
+            yield at, at + size, checksum == _MADE
