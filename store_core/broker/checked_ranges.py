@@ -7,7 +7,6 @@ physical offset, its format is the first, and its hosts are IPv4.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from store_core.broker.dispatch_cache import DispatchedRows
     from store_core.broker.entry_runs import EntryRuns
-    from store_core.broker.plain_records import WalkAhead
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -34,11 +32,9 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 class CheckedRanges:
     """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
 
-    ``ahead``: a thread that walks segments meanwhile, with checksums. ``runs``: the contents of queue files. ``rows``:
-    the dispatched rows.
+    ``runs``: the contents of queue files. ``rows``: the dispatched rows.
     """
 
-    ahead: WalkAhead | None = None
     runs: EntryRuns | None = None
     rows: DispatchedRows | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
@@ -69,23 +65,6 @@ class CheckedRanges:
     def checked_end(self, segment: Segment) -> int:
         """Return the end of the range from a segment's start in which all checksums are known to be right."""
         return max(self._ends.get((segment.phy_offset, True, old), [-1])[-1] for old in (False, True))
-
-    def expect(self, segments: Sequence[Segment]) -> None:
-        """Have the thread walk these segments, which a scan will need."""
-        if self.ahead is not None:
-            self.ahead.want(segments)
-
-    def passed(self, segment: Segment, at: int, limit: int, check: CheckRules) -> Iterator[int]:
-        """Yield ``end`` again for each step of the thread that walks this segment, and once more at its end."""
-        start = segment.phy_offset
-        if self.ahead is not None and at == start < limit and check.reads_v2 and check.reads_v6_hosts:
-            for end in self.ahead.found(segment):
-                self.add_run(segment, start, end, check_crc=True)
-                start = end
-                yield self.end(segment, at, limit, check)
-                if end >= limit:
-                    return
-        yield self.end(segment, at, limit, check)
 
     def end(self, segment: Segment, at: int, limit: int, check: CheckRules) -> int:
         """Return the offset up to which a walk from ``at`` may skip, at most ``limit``; ``at`` if nothing is known."""

@@ -136,8 +136,6 @@ def recover_log(
     start = first_segment(store, loaded.segments, loaded.checkpoint, rules, queue_end)
     first = loaded.segments[start]
     result.first_file_scanned = first.name
-    if proven is not None and not rules.aborted:
-        proven.expect(loaded.segments[start:])
     begin = max(loaded.checkpoint.logics_phy_offset, 0) if rules.is_accelerated else first.phy_offset
     if begin > first.end_phy_offset:
         result.refusal = (

@@ -15,13 +15,12 @@ from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.codec.properties import some_properties
 from store_core.codec.tags import index_key_hashes
-from store_core.kernel import scan_window
+from store_core.kernel import window_scan
 from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.kernel.columns import Row, frame_columns, property_columns
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-from store_core.scan.windows import Windows, WindowsInTurns
-from store_core.storage.prefetch import made_ahead
+from store_core.scan.windows import Windows
 
 if TYPE_CHECKING:
     from store_core.storage.sequence import Segment, SegmentSequence
@@ -54,7 +53,7 @@ class WalkRules:
 class SegmentWalk:
     """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` are where and why it ended.
 
-    A table is valid until the next one is taken; if there are several windows, a thread walks ahead.
+    A table is valid until the next one is taken.
 
     Args:
         limit: the end of the broker's readable bytes in this segment.
@@ -85,18 +84,12 @@ class SegmentWalk:
 
     def __iter__(self) -> Iterator[FrameTable]:
         if self._proven is not None:
-            for end in self._proven.passed(self._segment, self.end, self._plain_to, self._rules.check):
-                yield from self._passed(end)
+            yield from self._passed(self._proven.end(self._segment, self.end, self._plain_to, self._rules.check))
         if self._has_plain_part:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
-        if self._limit - self.end <= size:
-            with closing(Windows(self._log, size, self._buffers)) as whole_window:
-                yield from self._walk(whole_window, size)
-            return
-        self._log = self._log.apart()
-        with closing(WindowsInTurns(self._log, size)) as windows:
-            yield from made_ahead(self._walk(windows, size))
+        with closing(Windows(self._log, self._segment, size, buffers=self._buffers)) as windows:
+            yield from self._walk(windows, size)
 
     def _passed(self, end: int) -> Iterator[FrameTable]:
         """Yield one row for the plain records up to ``end``, and continue after them."""
@@ -116,12 +109,12 @@ class SegmentWalk:
 
     def _plain_part(self) -> Iterator[FrameTable]:
         check_crc = bool(self._rules.flags & ScanFlag.CHECK_CRC)
-        for at in plain_runs(self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
+        for at in plain_runs(self._log, self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
             if self._proven is not None:
                 self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
             yield from self._passed(at)
 
-    def _walk(self, windows: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
+    def _walk(self, windows: Windows, usual: int) -> Iterator[FrameTable]:
         wanted = usual
         while True:
             if self.end < 0:  # a file whose name has a minus sign: the kernel takes no negative offset
@@ -130,11 +123,13 @@ class SegmentWalk:
                     return
                 yield single
                 continue
-            left_bytes = max(self._limit - self.end, 0)
-            window = windows.window(self.end, wanted)[:left_bytes] if left_bytes else memoryview(b"")
-            in_runs = self._in_runs(self.end + len(window))
-            flags = self._rules.flags | (ScanFlag.RUNS if in_runs else 0)
-            result = scan_window(window, self.end, 0, self._limit, int(ScanState.CHAINED), flags)
+            size = min(wanted, max(self._limit - self.end, 0))
+            flags = self._rules.flags | (ScanFlag.RUNS if self._in_runs(self.end + size) else 0)
+            scan = window_scan(self.end, 0, self._limit, int(ScanState.CHAINED), flags, size)
+            window, _, error = windows.walk(scan, self.end, size)
+            if error is not None:
+                raise error
+            result = scan.columns()
             accepted = self._accepted(result)
             wanted = usual
             if accepted:

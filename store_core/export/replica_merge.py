@@ -30,7 +30,7 @@ from store_core.storage.store import Store
 
 _KINDS: Final = {UNREADABLE: "unreadable", MISSING: HOLE}
 _LOOKED_AT_BYTES: Final = 64 << 10
-_LOOK: Final = ScanOptions(window_size_bytes=_LOOKED_AT_BYTES, read_ahead=False)
+_LOOK: Final = ScanOptions(window_size_bytes=_LOOKED_AT_BYTES)
 
 
 def lacks_of(findings: Sequence[Finding], next_phy_offset: int) -> tuple[Told, ...]:

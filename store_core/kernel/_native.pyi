@@ -16,6 +16,7 @@ class WindowScan:
         state: int,
         flags: int,
         size_bytes: int,
+        to: int = ...,
         /,
     ) -> None: ...
     def go_on(self, window: npt.NDArray[np.uint8], /) -> None: ...
@@ -24,27 +25,10 @@ class WindowScan:
     ) -> tuple[int, int]: ...
     def read_through(self, file: FileReader, size_bytes: int, position: int, /) -> tuple[int, int]: ...
     def take(self) -> dict[str, Any]: ...
+    def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]: ...
 
 class FileReader:
     def __init__(self, path: Path, open_flags: int, noatime: int, /) -> None: ...
-    def close(self) -> None: ...
-
-class FileWalk:
-    def __init__(
-        self,
-        path: Path,
-        open_flags: int,
-        noatime: int,
-        phy_offset: int,
-        readable_end: int,
-        segment_end: int,
-        block_bytes: int,
-        reads_ahead: bool,
-        /,
-    ) -> None: ...
-    def walk(
-        self, at: int, to: int, state: int, flags: int, seconds: float, /
-    ) -> tuple[list[tuple[Any, ...]], int, int, int, bool, tuple[int, int, int] | None]: ...
     def close(self) -> None: ...
 
 class Collector:

@@ -41,7 +41,7 @@ _WINDOWS_BYTES: Final = (64 << 10, 1 << 20, 8 << 20)  # tried in this order, unt
 _PROBES: Final = 16
 _PROBE_BYTES: Final = 4096
 _MOST_DIFFERING: Final = 100  # differences reported of a log
-_SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
+_SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
 # Length and checksum of records, by their offsets; None for a blank, _FAULTY for a record with a fault of its own, _MADE for

@@ -194,7 +194,7 @@ def test_checksums_that_nobody_has_looked_at_are_looked_at(golden: GoldenStore) 
 
 
 def _tables(store: Store, window_size_bytes: int) -> Any:
-    options = ScanOptions(index_keys=True, window_size_bytes=window_size_bytes, read_ahead=False)
+    options = ScanOptions(index_keys=True, window_size_bytes=window_size_bytes)
     for table in scan_log(store, options=options):
         good = select(table, table.kind == FrameKind.MESSAGE)
         if len(good):

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from store_core.broker import log_recovery, walk
+from store_core.broker import entry_runs, log_recovery, walk
 from store_core.broker import plain_records as plain
 from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.index_service import IndexState
-from store_core.broker.plain_records import WalkAhead, reading_ahead
+from store_core.broker.plain_records import reading_ahead
 from store_core.broker.queue_recovery import Entries, QueueState
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
-from store_core.kernel import scan_window
+from store_core.kernel import WindowScan
 from store_core.kernel.codes import FrameCode
-from store_core.kernel.columns import WindowColumns
-from store_core.kernel.file import FileWalk, Walked
-from store_core.kernel.file import walk as walk_file
 from store_core.layout.queue import ENTRY
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
@@ -53,9 +50,7 @@ BASES = ("load-533", "load-497")
 def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log files are read in many parts, by the kernel or as windows."""
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(plain, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(plain, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(plain, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(plain, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
     if request.param == "windows":
         monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
 
@@ -108,16 +103,15 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
     root = damaged("load-533", "untouched", "clean")
     calls: list[int] = []
 
-    def counted(window: memoryview, phy_offset: int, at: int, end: int, state: int, flags: int) -> WindowColumns:
-        calls.append(phy_offset)
-        return scan_window(window, phy_offset, at, end, state, flags)
+    def counted(real: Callable[..., WindowScan]) -> Callable[..., WindowScan]:
+        def counting(phy_offset: int, *numbers: int, **others: bool) -> WindowScan:
+            calls.append(phy_offset)
+            return real(phy_offset, *numbers, **others)
 
-    def counted_file(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:
-        calls.append(at)
-        return walk_file(file, at, to, state, flags, seconds)
+        return counting
 
-    monkeypatch.setattr(walk, "scan_window", counted)
-    monkeypatch.setattr(plain, "walk_file", counted_file)
+    monkeypatch.setattr(walk, "window_scan", counted(walk.window_scan))
+    monkeypatch.setattr(plain, "row_scan", counted(plain.row_scan))
     with Store.open(root) as store:
         proven = CheckedRanges()
         _played(store, "5.2.0", proven)
@@ -133,7 +127,7 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
     ("name", "exit"),
     [
         *((name, "clean") for name in (*DAMAGES, "cq-hole", "cq-ghost-entries", "cq-last-short")),
-        *((name, "crash") for name in ("untouched", "torn-tail", "cq-removed")),  # then nothing is read ahead
+        *((name, "crash") for name in ("untouched", "torn-tail", "cq-removed")),
     ],
 )
 @pytest.mark.parametrize("base", BASES)
@@ -142,13 +136,12 @@ def test_what_is_read_ahead_changes_nothing(
 ) -> None:
     """Each release alone, in both orders, and all of them together; queues that are sane in part only, too."""
     monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    monkeypatch.setattr(plain, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(entry_runs, "_LOOK_SECONDS", 0.001)
     root = damaged(base, name, exit)
     with Store.open(root) as store:
         expected = {release: _played(store, release, None) for release in RELEASES}
         for release in RELEASES:
             with reading_ahead(store) as ahead:
-                assert (ahead.ahead is None) == (exit == "crash")
                 assert _played(store, release, ahead) == expected[release]
         for releases in (RELEASES, RELEASES[::-1]):
             with reading_ahead(store) as ahead:
@@ -181,20 +174,6 @@ def test_a_thread_that_reads_ahead_ends_with_who_asked(damaged: DamagedStore, mo
         assert not [thread for thread in threading.enumerate() if thread.name.endswith("ahead")]
 
 
-def test_who_comes_first_to_a_segment_walks_it(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that the thread has not come to is left to who asks, and the thread passes over it."""
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    with Store.open(damaged("load-533", "untouched", "clean")) as store:
-        *others, newest = store.log.segments
-        with closing(WalkAhead(newest)) as ahead:
-            assert not list(ahead.found(others[0]))
-            found = list(ahead.found(newest))
-            ahead.want(store.log.segments)
-            assert not list(ahead.found(others[0]))
-            assert found == sorted(found)
-            assert newest.phy_offset < found[-1] <= newest.end_phy_offset
-
-
 def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
     damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,8 +183,8 @@ def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
         assert store.queues
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
-        with closing(WalkAhead(newest)) as ahead:
-            assert not list(ahead.found(newest))
+        begin, end = newest.phy_offset, newest.end_phy_offset
+        assert not list(plain.plain_runs(store.log, newest, begin, end, end, check_crc=True))
         queue = next(iter(store.queues.values()))
         queue.segments[0].path.rename(root / "another")
         assert EntryRuns(store.log.segments).of(queue, queue.segments[0].phy_offset) is None

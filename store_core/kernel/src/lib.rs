@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod arrow;
-mod blocks;
 mod collect;
 mod columns;
 mod derive;
@@ -31,7 +30,6 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_class::<file::FileReader>()?;
-    module.add_class::<file::FileWalk>()?;
     module.add_class::<collect::Collector>()?;
     module.add_class::<scan::WindowScan>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
