@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store_core.broker.dispatch_cache import DispatchedRows
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.plain_records import WalkAhead
     from store_core.broker.record_check import CheckRules
@@ -34,13 +33,11 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 class CheckedRanges:
     """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
 
-    ``ahead``: a thread that walks segments meanwhile, with checksums. ``runs``: the contents of queue files. ``rows``:
-    the dispatched rows.
+    ``ahead``: a thread that walks segments meanwhile, with checksums. ``runs``: the contents of queue files.
     """
 
     ahead: WalkAhead | None = None
     runs: EntryRuns | None = None
-    rows: DispatchedRows | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
@@ -65,10 +62,6 @@ class CheckedRanges:
         ends = self._ends.setdefault(key, [key[0]])
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
-
-    def checked_end(self, segment: Segment) -> int:
-        """Return the end of the range from a segment's start in which all checksums are known to be right."""
-        return max(self._ends.get((segment.phy_offset, True, old), [-1])[-1] for old in (False, True))
 
     def expect(self, segments: Sequence[Segment]) -> None:
         """Have the thread walk these segments, which a scan will need."""
