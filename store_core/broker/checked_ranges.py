@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store_core.broker.dispatch_cache import DispatchedRows
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
@@ -32,11 +31,10 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 class CheckedRanges:
     """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
 
-    ``runs``: the contents of queue files. ``rows``: the dispatched rows.
+    ``runs``: the contents of queue files.
     """
 
     runs: EntryRuns | None = None
-    rows: DispatchedRows | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
@@ -61,10 +59,6 @@ class CheckedRanges:
         ends = self._ends.setdefault(key, [key[0]])
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
-
-    def checked_end(self, segment: Segment) -> int:
-        """Return the end of the range from a segment's start in which all checksums are known to be right."""
-        return max(self._ends.get((segment.phy_offset, True, old), [-1])[-1] for old in (False, True))
 
     def end(self, segment: Segment, at: int, limit: int, check: CheckRules) -> int:
         """Return the offset up to which a walk from ``at`` may skip, at most ``limit``; ``at`` if nothing is known."""

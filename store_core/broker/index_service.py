@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from store_core.broker.dispatch_cache import IndexKeys
 from store_core.layout import index as layout
 from store_core.read.index_sizes import index_sizes
 
@@ -54,27 +53,20 @@ class IndexState:
             row = self._fill(current, table, keys, row)
 
     def _takes_all(self, table: FrameTable) -> bool:
-        """Take a whole table as ``take`` does, if all its records are good."""
-        if not table.is_good:
-            return False
-        keys = IndexKeys()
-        if len(table.key_row):
-            last = int(table.key_row[-1])
-            keys = IndexKeys(len(table.key_row), int(table.own_phy_offset[last]), int(table.store_timestamp_ms[last]))
-        return self.take(int(table.own_phy_offset[0]), keys)
+        """Add the keys of a whole table; return False if the caller must add them record by record.
 
-    def take(self, phy_offset: int, keys: IndexKeys) -> bool:
-        """Add the keys of adjacent records from an offset on; return False if the caller must add them one by one.
-
-        That is so if a record is to be skipped, or if the newest file has no room for more than these keys.
+        That is so if records are odd or to be skipped, or if the newest file has no room for more than these keys.
         """
-        current = self.make_room()
-        if keys.entries >= self.entries_per_file - current.next_entry or phy_offset < current.end_phy_offset:
+        current, count = self.make_room(), len(table.key_row)
+        has_room = count < self.entries_per_file - current.next_entry
+        if not has_room or not table.is_good or int(table.own_phy_offset[0]) < current.end_phy_offset:
             return False
-        if keys.entries:
-            current.end_phy_offset, current.end_timestamp_ms = keys.phy_offset, keys.store_timestamp_ms
-            current.next_entry += keys.entries
-            self.entries_added += keys.entries
+        if count:
+            last = int(table.key_row[-1])
+            current.end_phy_offset = int(table.own_phy_offset[last])
+            current.end_timestamp_ms = int(table.store_timestamp_ms[last])
+            current.next_entry += count
+            self.entries_added += count
         return True
 
     def make_room(self) -> IndexFileState:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from store_core.broker.dispatch import Dispatcher, DispatchError
-from store_core.broker.dispatch_walk import DispatchWalk, KnownParts
+from store_core.broker.dispatch import QueueDispatcher
 from store_core.broker.file_lookup import FileLookup
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
 from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row
+from store_core.derive.dispatch import DispatchError
 from store_core.layout import record
 from store_core.scan.frames import select
 
@@ -112,7 +111,7 @@ def recover_log(
     store: Store,
     loaded: Loaded,
     rules: LogRules,
-    dispatcher: Dispatcher,
+    dispatcher: QueueDispatcher,
     *,
     on_table: TableSink | None = None,
     on_progress: Progress | None = None,
@@ -219,7 +218,7 @@ def _scan(
     segments: list[Segment],
     begin: int,
     rules: LogRules,
-    dispatcher: Dispatcher,
+    dispatcher: QueueDispatcher,
     queue_end: int,
     result: LogRecovery,
     on_table: TableSink | None,
@@ -228,28 +227,24 @@ def _scan(
 ) -> None:
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
-    walking, knows_delays = rules.walk(check_crc=True), not rules.behaviour.late_delay_table
-    known_after = -1 if rules.aborted else plain_to
+    walking = rules.walk(check_crc=True)
     for segment in segments:
         at, end, ahead = max(begin, segment.phy_offset), segment.end_phy_offset, 0
-        known = KnownParts(dispatcher, segment, walking, end, known_after, knows_delays, proven)
-        walk_from = partial(_walk, store, segment, walking, end, plain_to, proven)
         while True:
-            scan = DispatchWalk(walk_from, known, at)
+            walk = SegmentWalk(store.log, segment, walking, at, end, plain_to=plain_to, proven=proven)
             outside = None
-            for accepted in scan:
+            for accepted in walk:
                 outside = _outside_of_file(accepted, segment) if rules.bounds_own_offset else None
                 table = accepted if outside is None else select(accepted, accepted.phy_offset < outside)
                 if on_table is not None:
                     on_table(table)
                 wanted = _to_dispatch(table, rules, queue_end)
                 if wanted is not None:
-                    dispatcher.dispatch(wanted, knows_delays=knows_delays)
+                    dispatcher.dispatch(wanted, knows_delays=not rules.behaviour.late_delay_table)
                 if on_progress is not None:
                     on_progress(done + accepted.end_phy_offset - segment.phy_offset)
                 if outside is not None:
                     break
-            walk = scan.walk
             if outside is not None:
                 walk.end, walk.stopped = outside, Checked(Verdict.FAILED)
             if not _continues_after_mismatch(walk.stopped, rules):
@@ -264,12 +259,6 @@ def _scan(
             break
     assert result.stopped is not None
     _judge(result, result.stopped)
-
-
-def _walk(
-    store: Store, segment: Segment, rules: WalkRules, limit: int, plain_to: int, proven: CheckedRanges | None, at: int
-) -> SegmentWalk:
-    return SegmentWalk(store.log, segment, rules, at, limit, plain_to=plain_to, proven=proven)
 
 
 def _outside_of_file(table: FrameTable, segment: Segment) -> int | None:
@@ -322,7 +311,7 @@ def _judge(result: LogRecovery, stopped: Checked) -> None:
         )
 
 
-def _cut_queues(dispatcher: Dispatcher, rules: LogRules, queue_end: int, end_phy_offset: int) -> None:
+def _cut_queues(dispatcher: QueueDispatcher, rules: LogRules, queue_end: int, end_phy_offset: int) -> None:
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     when = rules.behaviour.queue_cut
     if when is QueueCut.END_NOW:
@@ -347,9 +336,7 @@ def _cut_log(result: LogRecovery) -> None:
 # -- catching up at start (1.7, 6.1) --------------------------------------------------------------------------------
 
 
-def catch_up(
-    store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher, *, proven: CheckedRanges | None = None
-) -> None:
+def catch_up(store: Store, result: LogRecovery, rules: LogRules, dispatcher: QueueDispatcher) -> None:
     """Dispatch from the queues' end to the log's end; the broker's start waits for it, for ever if dispatch is stuck."""
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     at = max((queue.end_phy_offset for queue in queues), default=0)
@@ -367,7 +354,7 @@ def catch_up(
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
             break
         try:
-            at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
+            at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result)
         except DispatchError as error:
             result.refusal = f"{error}: dispatch stands still there, and start waits for it for ever"
         if at <= previous and not result.refusal:
@@ -381,9 +368,8 @@ def _dispatch_segment(
     at: int,
     readable: int,
     rules: LogRules,
-    dispatcher: Dispatcher,
+    dispatcher: QueueDispatcher,
     result: LogRecovery,
-    proven: CheckedRanges | None,
 ) -> int:
     """Dispatch one segment from ``at`` on and return where dispatch continues. A bad record hides the rest of the segment.
 
@@ -392,14 +378,10 @@ def _dispatch_segment(
     """
     place, claimed, consumed = at, 0, 0
     walking = rules.walk(check_crc=False)
-    known = KnownParts(dispatcher, segment, walking, readable, behind=-1, knows_delays=True, proven=proven)
-    walk_from = partial(_walk, store, segment, walking, readable, 0, None)
     while True:
-        scan = DispatchWalk(walk_from, known, place)
-        for table in scan:
-            if not is_plain_row(table):
-                dispatcher.dispatch(table, knows_delays=True)
-        walk = scan.walk
+        walk = SegmentWalk(store.log, segment, walking, place, readable)
+        for table in walk:
+            dispatcher.dispatch(table, knows_delays=True)
         stopped = walk.stopped
         if stopped.verdict is not Verdict.MISMATCH or not stopped.consumed_bytes:
             break

@@ -340,11 +340,6 @@ class QueueState:
 
     # -- dispatch (7) --------------------------------------------------------------------------------------------
 
-    def has_passed(self, phy_offset: int, size_bytes: int) -> bool:
-        """Return True if ``put`` changes nothing for records of which this is the last one in the log."""
-        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
-        return self._ext is None and end <= self.end_phy_offset
-
     def put(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
         """Append entries of records in the order of dispatch, by the broker's rules about repeats, gaps and drops."""
         if self._ext is not None:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from store_core.broker.batch_queue import BatchQueueState
-from store_core.broker.dispatch import Dispatcher, DispatchRules
+from store_core.broker.dispatch import QueueDispatcher
 from store_core.broker.load import Loaded, batch_topics, load, loaded_queues, opening_fails
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
 from store_core.broker.misnamed_queue_files import off_grid
@@ -17,7 +17,9 @@ from store_core.broker.pending_entries import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
-from store_core.derive.dispatch import has_lmq
+from store_core.codec.lmq_topics import NoLists
+from store_core.derive.delay import DelayTable
+from store_core.derive.dispatch import DispatchRules, has_lmq
 from store_core.errors import FailedError
 from store_core.layout import paths, queue
 from store_core.storage.remote_path import is_there
@@ -42,7 +44,7 @@ class Start(Closing):
     refusal: str
     loaded: Loaded
     log: LogRecovery = field(default_factory=LogRecovery)
-    dispatcher: Dispatcher | None = None
+    dispatcher: QueueDispatcher | None = None
     runs: EntryRuns | None = None  # contents of queue files, if the start used them
 
     def close(self) -> None:
@@ -92,8 +94,6 @@ def start_broker(
         return Start(behaviour, loaded.refusal, loaded)
     runs = proven.runs if proven is not None else None
     dispatcher = _dispatcher(store, behaviour, loaded, runs)
-    if proven is not None and all(store.log.holding(segment) is store.log for segment in loaded.segments):
-        dispatcher.known = proven.rows  # else an offset may be in two files
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.recover():
             dispatcher.close()
@@ -105,7 +105,7 @@ def start_broker(
     if loaded.refusal:
         return Start(behaviour, loaded.refusal, loaded, log, dispatcher, runs)
     if not log.refusal and rules.catches_up:
-        catch_up(store, log, rules, dispatcher, proven=proven)
+        catch_up(store, log, rules, dispatcher)
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if dispatcher.failed:
         log.notes.append(
@@ -124,7 +124,7 @@ def _indexing_fails(store: Store, loaded: Loaded) -> str:
     return f"{paths.INDEX} is no folder, and no index file can be made in it (IllegalMonitorStateException)"
 
 
-def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
+def _correct_min(dispatcher: QueueDispatcher, log: LogRecovery) -> str:
     """Find every queue's min; return why a queue ends the start, or ""."""
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.correct_min(log.min_phy_offset):
@@ -132,19 +132,21 @@ def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
     return ""
 
 
-def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryRuns | None) -> Dispatcher:
+def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryRuns | None) -> QueueDispatcher:
     size = _file_size(store.settings.queue_file_size_bytes, store.queues, queue.DEFAULT_FILE_SIZE_BYTES)
     batch_size = _file_size(
         store.settings.batch_queue_file_size_bytes, store.batch_queues, queue.DEFAULT_BATCH_FILE_SIZE_BYTES
     )
+    # Without light queues no field about them is read, so that releases which differ in these alone take one path.
+    lists = _dispatches_light_queues(store) and behaviour.multi_dispatch
     rules = DispatchRules(
-        delays_ms=parse_delay_levels(store.settings.delay_levels or paths.DEFAULT_DELAY_LEVELS),
-        batch_topics=batch_topics(loaded) if behaviour.batch_queues else frozenset(),
-        multi_dispatch=behaviour.multi_dispatch and _dispatches_light_queues(store),
+        DelayTable(parse_delay_levels(store.settings.delay_levels or paths.DEFAULT_DELAY_LEVELS)),
+        batch_topics(loaded) if behaviour.batch_queues else frozenset(),
+        multi_dispatch=lists,
+        no_lists=behaviour.no_lists if lists else NoLists.NOWHERE,
         lmq=has_lmq(store),
-        index_enabled=store.settings.flag("messageIndexEnable", True),
-        queue_file_size_bytes=size,
-        batch_queue_file_size_bytes=batch_size,
+        accepted=True,
+        passes_light_folders=lists and behaviour.passes_light_folders,
     )
     spool = EntrySpool()
     queues_found, batches_found = loaded_queues(store), loaded_queues(store, paths.BATCHCONSUMEQUEUE)
@@ -166,7 +168,18 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
         key: BatchQueueState.over(key, batch_size, behaviour, batches_found[key], files, spool=spool)
         for key, files in _mapped(loaded.batch_queue_files, batches_found)
     }
-    return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))
+    return QueueDispatcher(
+        behaviour,
+        rules,
+        store.settings.flag("messageIndexEnable", True),
+        size,
+        batch_size,
+        queues,
+        batches,
+        loaded.index,
+        spool,
+        cache(partial(_no_folders, store)),
+    )
 
 
 def _mapped(

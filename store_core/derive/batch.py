@@ -95,13 +95,19 @@ class BatchQueueBuilder:
         low = max(start, first_slot + len(carried)) - base
         for at in range(low, end - base, READ_ROWS):
             for rows in self._rows.rows(key, at, min(at + READ_ROWS, end - base)):
-                entries = np.zeros(len(rows), _ENTRY.dtype)
-                for name in _COLUMNS:
-                    entries[name] = rows[name]
-                entries["compacted_offset"] = _COMPACTED_OFFSET
+                entries = batch_entries(rows)
                 yield entries.tobytes()
                 written += entries.nbytes
         yield Hole(self.file_size_bytes - written)
+
+
+def batch_entries(rows: Rows) -> NDArray[Any]:
+    """Return rows as entries of a batch queue's file."""
+    entries = np.zeros(len(rows), _ENTRY.dtype)
+    for name in _COLUMNS:
+        entries[name] = rows[name]
+    entries["compacted_offset"] = _COMPACTED_OFFSET
+    return entries
 
 
 def last_generation(chunks: Iterable[Rows]) -> int:

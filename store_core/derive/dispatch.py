@@ -55,6 +55,8 @@ class DispatchRules:
     * ``lmq``: as ``has_lmq`` returns.
     * ``include_bad_crc``: also records with a wrong body checksum, which dispatch never checks.
     * ``names_all``: also records of topics for which no queue can be made.
+    * ``accepted``: all rows are records that a broker's checks accept, and each gets the entries that the broker makes, at the
+      record's own offset and for any name or number. Names that are paths count unless ``passes_light_folders``.
     """
 
     delays: DelayTable = field(default_factory=DelayTable)
@@ -65,6 +67,8 @@ class DispatchRules:
     light_queues: Mapping[QueueKey, SegmentSequence] = field(default_factory=dict)
     include_bad_crc: bool = False
     names_all: bool = False
+    accepted: bool = False
+    passes_light_folders: bool = True
 
     def has_entry(self, key: QueueKey, queue_offset: int, phy_offset: int) -> bool:
         """Return True if the light queue's entry at ``queue_offset`` points to ``phy_offset``; False if it cannot be read."""
@@ -75,6 +79,16 @@ class DispatchRules:
                 data = files.read(queue_offset * size, size)
         entry = queue.ENTRY.read(data.ljust(size, b"\0"))
         return entry["phy_offset"] == phy_offset and entry["size_bytes"] not in (0, queue.FILLER_SIZE_BYTES)
+
+
+class DispatchError(Exception):
+    """Raised if a broker's dispatch of the record at ``phy_offset`` throws at each attempt."""
+
+    def __init__(self, phy_offset: int, number: str) -> None:
+        super().__init__(
+            f"the record at {phy_offset} lists a light queue with {number!r} for a number (NumberFormatException)"
+        )
+        self.phy_offset = phy_offset
 
 
 class DispatchColumns(NamedTuple):
@@ -131,16 +145,24 @@ class Dispatcher:
         self._raw_ids: dict[tuple[bytes, int], int] = {}
         self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list with their names
 
-    def columns(self, table: FrameTable) -> DispatchColumns:
-        """Return the entries of a table's messages in log order, a record's entries in light queues after its own."""
+    def columns(self, table: FrameTable, *, knows_delays: bool = True) -> DispatchColumns:
+        """Return the entries of a table's messages in log order, a record's entries in light queues after its own.
+
+        Without ``knows_delays`` entries of delayed messages keep their tags' hash (behaviour 1.1).
+
+        Raises:
+            DispatchError: the records are ``accepted``, and a broker cannot read a list of light queues.
+        """
+        is_accepted = self.rules.accepted
+        good = np.zeros(len(table), np.uint8)
         picked, numbers, pairs, entries = dispatch_rows(
-            table.kind,
-            table.code,
+            good if is_accepted else table.kind,
+            good if is_accepted else table.code,
             table.sys_flag,
             table.topic_id,
             table.queue_id,
             table.queue_offset,
-            table.phy_offset,
+            table.own_phy_offset if is_accepted else table.phy_offset,
             table.tags_code,
             table.store_timestamp_ms,
             table.size_bytes,
@@ -156,7 +178,8 @@ class Dispatcher:
             picked, key_id, rows = picked[placeable], key_id[placeable], rows[placeable]
         if not len(picked):
             return DispatchColumns(key_id, rows)
-        self._delay(table, picked, key_id, rows)
+        if knows_delays:
+            self._delay(table, picked, key_id, rows)
         if self.rules.batch_topics:
             self._batch(table, picked, key_id, rows)
         return self._multi(table, picked, DispatchColumns(key_id, rows))
@@ -201,23 +224,26 @@ class Dispatcher:
             queue = topics[topic_id], queue_id
             known = self._raw_ids.get(queue)
             if known is None:
-                key = QueueKey(queue[0].decode("utf-8", "replace"), queue_id)
+                key = QueueKey(decode_text(queue[0]), queue_id)
                 is_unnamed = bool(paths.no_queue_reason(key.topic))
                 if is_unnamed:
                     self._unnamed.add(queue[0])
                 has_name = self.rules.names_all if is_unnamed else is_folder_name(key.topic)
-                known = self.key_id(key) if has_name and queue_id >= 0 else -1
+                is_queue = self.rules.accepted or (has_name and queue_id >= 0)
+                known = self.key_id(key) if is_queue else -1
                 self._raw_ids[queue] = known
             ids.append(known)
         return ids
 
     def _listed(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
-        """Return ``light_queues`` of a record of a queue with ``queue_id``, with ids of queues: -1 if no folder can have the name."""
+        """Return ``light_queues`` of a record of a queue with ``queue_id``, with ids of queues: -1 for a name that makes none."""
         raw_lists = some_properties(raw_properties, _RAW_LISTS)
         names, numbers = (raw_lists.get(name, b"") for name in _RAW_LISTS)
         parts = numbers.split(_RAW_LIST_SEPARATOR)
         if not all(part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
             lists = {name: decode_text(raw_lists[raw]) for raw, name in _RAW_LISTS.items() if raw in raw_lists}
+            if self.rules.accepted:
+                return self._accepted_list(lists, queue_id, phy_offset)
             if bad_numbers(lists):
                 self.bad_lists.append(phy_offset)
             return [(self._light_id(name, queue_id), number) for name, number in light_queues(lists)]
@@ -225,7 +251,8 @@ class Dispatcher:
         if known is None:
             if len(self._lists) == _MOST_LISTS:
                 self._lists.clear()
-            split = java_split(decode_text(names))
+            text = decode_text(names)
+            split = [] if is_java_blank(text) else java_split(text)
             known = self._lists[names, queue_id] = tuple(self._light_id(name, queue_id) for name in split)
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
@@ -238,8 +265,20 @@ class Dispatcher:
                 found.append((self.key_id(key), number))
         return found
 
+    def _accepted_list(self, lists: Mapping[str, str], queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
+        """Return the light queues of a record as a broker reads their numbers, which may be negative or unreadable."""
+        found = []
+        for name, text in _listed_pairs(lists):
+            light_id, number = self._light_id(name, queue_id), java_number(text, 64)
+            if light_id >= 0 and number is None:
+                raise DispatchError(phy_offset, text)
+            found.append((light_id, number or 0))
+        return found
+
     def _light_id(self, name: str, queue_id: int) -> int:
-        return self.key_id(light_key(name, queue_id, lmq=self.rules.lmq)) if is_folder_name(name) else -1
+        rules = self.rules
+        is_passed = "/" in name and rules.passes_light_folders if rules.accepted else not is_folder_name(name)
+        return -1 if is_passed else self.key_id(light_key(name, queue_id, lmq=rules.lmq))
 
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
@@ -262,8 +301,13 @@ class Dispatcher:
         inner = table.with_property(PropertyFlag.INNER_NUM)[picked]
         for number in np.flatnonzero(inner & self._keys_mask(key_id, self.rules.batch_topics)):
             properties = parse_properties(table.properties(int(picked[number])))
-            base, count = _number(properties.get(INNER_BASE)), _number(properties.get(INNER_NUM))
-            if base is not None and count is not None and base >= 0 and 0 < count <= _LARGEST_BATCH:
+            texts = properties.get(INNER_BASE), properties.get(INNER_NUM)
+            if self.rules.accepted:
+                base, count = java_number(texts[0], 64), java_number(texts[1], 16)
+            else:
+                base, count = map(_number, texts)
+                count = count if count is not None and 0 < count <= _LARGEST_BATCH else None
+            if base is not None and count is not None:
                 rows["queue_offset"][number], rows["batch_size"][number] = base, count
 
     def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
@@ -276,8 +320,9 @@ class Dispatcher:
         sources: list[int] = []
         unlisted = [self.rules.no_lists.covers(decode_text(topic)) for topic in table.topics]
         rows = picked[with_lists]
-        columns = (column[rows].tolist() for column in (table.topic_id, table.queue_id, table.phy_offset))
-        for number, row, topic, queue_id, at in zip(with_lists.tolist(), rows.tolist(), *columns, strict=True):
+        columns = (table.topic_id[rows], table.queue_id[rows], own.rows["phy_offset"][with_lists])
+        lists = zip(with_lists.tolist(), rows.tolist(), *(column.tolist() for column in columns), strict=True)
+        for number, row, topic, queue_id, at in lists:
             listed = self._entered if unlisted[topic] else self._listed
             for key_id, queue_offset in listed(table.properties(row), queue_id, at):
                 if key_id >= 0:
@@ -286,7 +331,8 @@ class Dispatcher:
                     sources.append(number)
         extra = own.rows[sources]
         extra["queue_offset"] = offsets
-        extra["tags_code"] = table.tags_code[picked][sources]
+        if not self.rules.accepted:
+            extra["tags_code"] = table.tags_code[picked][sources]
         extra["batch_size"] = 1
         order = np.argsort(np.r_[np.arange(len(own.rows)), np.array(sources, np.int64)], kind="stable")
         key_id, rows = np.r_[own.key_id, np.array(ids, np.int32)], np.r_[own.rows, extra]
@@ -295,12 +341,9 @@ class Dispatcher:
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     """Return the queues that a record's own list names, with its number in each; none if the lists do not match (10.7)."""
-    names = java_split(properties.get(MULTI_DISPATCH, ""))
-    numbers = [_number(text) for text in java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
-    if len(names) != len(numbers):
-        return ()
-    found = tuple((name, number) for name, number in zip(names, numbers, strict=True) if number is not None)
-    return found if len(found) == len(names) else ()
+    pairs = _listed_pairs(properties)
+    found = tuple((name, number) for name, text in pairs if (number := _number(text)) is not None)
+    return found if len(found) == len(pairs) else ()
 
 
 def has_lmq(store: Store) -> bool:
@@ -318,12 +361,17 @@ def light_key(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
 
 def bad_numbers(properties: Mapping[str, str]) -> list[int]:
     """Return the indexes of the numbers in a list of light queues at which a broker's dispatch fails (store behaviour 4.11)."""
+    pairs = enumerate(_listed_pairs(properties))
+    return [place for place, (name, text) in pairs if "/" not in name and java_number(text, 64) is None]
+
+
+def _listed_pairs(properties: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the names and numbers of a list of light queues as texts; none if a broker passes over the list."""
     texts = properties.get(MULTI_DISPATCH, ""), properties.get(MULTI_QUEUE_OFFSET, "")
     names, numbers = map(java_split, texts)
     if len(names) != len(numbers) or any(map(is_java_blank, texts)):
         return []
-    pairs = enumerate(zip(names, numbers, strict=True))
-    return [place for place, (name, text) in pairs if "/" not in name and java_number(text, 64) is None]
+    return list(zip(names, numbers, strict=True))
 
 
 def inner_batch_size(properties: Mapping[str, str]) -> int:

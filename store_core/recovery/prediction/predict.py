@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.detect_version import Evidence, evidence_of
 from store_core.broker.dispatch import EarlyDelivery
-from store_core.broker.dispatch_cache import DispatchedRows
 from store_core.broker.load import reads_config_alike
 from store_core.broker.plain_records import reading_ahead
 from store_core.broker.start import Start, start_broker
@@ -102,17 +101,14 @@ def predict(
     starts: list[tuple[Watched, Outcome, list[str]]] = []
     groups = groups_of(evidence.possible)
     books: Books | None = {} if len(groups) > 1 else None  # a single start has no use for them
-    with DispatchedRows() as rows:
-        proven.rows = rows if len(groups) > 1 else None
-        for behaviour, versions in groups:
-            start = next((start for start in starts if _takes_same_path(store, start[0], behaviour)), None)
-            if start is None:
-                watched = Watched(behaviour)
-                found = outcome_of(store, watched.behaviour, on_progress=on_progress, proven=proven, books=books)
-                start = watched, *found
-                starts.append(start)
-            simulated.append((versions, *start[1:]))
-    proven.rows = None
+    for behaviour, versions in groups:
+        start = next((start for start in starts if _takes_same_path(store, start[0], behaviour)), None)
+        if start is None:
+            watched = Watched(behaviour)
+            found = outcome_of(store, watched.behaviour, on_progress=on_progress, proven=proven, books=books)
+            start = watched, *found
+            starts.append(start)
+        simulated.append((versions, *start[1:]))
     worst = max(simulated, key=lambda p: (_badness(p[1]), p[0][-1]))
     same_versions = tuple(v for versions, outcome, _ in simulated if outcome == worst[1] for v in versions)
     others = [OtherOutcome(versions, outcome) for versions, outcome, _ in simulated if outcome != worst[1]]
