@@ -15,7 +15,7 @@ from store_core.recovery.plans.plan import ABSENT, IN_PLACE, NEW_FILES, RANGES, 
 from store_core.storage.digest import digest_range
 from store_core.storage.writer import Writer
 
-_MAKE_ANEW: Final = "make the plan anew"
+_MAKE_ANEW: Final = "make the plan again"
 
 
 def is_in_place(steps: Sequence[Step]) -> bool:

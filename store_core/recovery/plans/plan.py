@@ -178,4 +178,4 @@ def _assert_compatible(path: str, steps: Sequence[Step]) -> None:
             raise ValueError(f"{path}: ranges overlap at {step.offset}")
         end = step.end
     if length is not None and end > length:
-        raise ValueError(f"{path}: a range lies behind the new length")
+        raise ValueError(f"{path}: a range lies beyond the new length")
