@@ -6,11 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from rmqctl.commands import built_commands
 from store_core.findings import KINDS
@@ -222,6 +224,21 @@ def test_every_command_of_the_table_has_a_help_with_an_example() -> None:
 def test_the_reference_pages_say_what_the_code_says() -> None:
     result = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_lock_of_ci_pins_all_that_is_asked_for() -> None:
+    """CI installs ``.ci/requirements.lock``: `make lock` renews it after a change of dependencies."""
+    lock = (ROOT / ".ci" / "requirements.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", lock, re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [text for texts in project["optional-dependencies"].values() for text in texts]
+    for text in [*project["dependencies"], *extras]:
+        asked = Requirement(text)
+        name = asked.name.lower()
+        assert name == "rmqctl" or (name in pinned and pinned[name] in asked.specifier), f"{text}: run `make lock`"
+    base = re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert set(base) <= set(pinned.items())
+    assert "://" not in lock
 
 
 def test_every_code_is_documented_and_used() -> None:

@@ -41,7 +41,7 @@ COMMANDS: Final = (
     CommandEntry("dump-index", "Look", "Show the entries of the index files.", piped="ndjson"),
     CommandEntry("checkpoint", "Look", "Show the checkpoint."),
     CommandEntry("config", "Look", "Show the JSON config files, typed."),
-    CommandEntry("lag", "Look", "Show how far consumer groups are behind."),
+    CommandEntry("lag", "Look", "Show the lag of consumer groups."),
     CommandEntry("pull", "Read", "Read messages of a queue as a broker would answer."),
     CommandEntry("get", "Read", "Read one message by its id or offset."),
     CommandEntry("query-key", "Read", "Find messages by key."),

@@ -46,7 +46,7 @@ def export(
     from_: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="First offset in the log.")
     ] = None,
-    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop in front of.")] = None,
+    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop before.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes side by side, without --spark.")] = (
         os.cpu_count() or 1
     ),

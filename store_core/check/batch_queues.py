@@ -79,7 +79,7 @@ class _BatchCheck:
             if self.live and stop == len(phy_offsets) and log_reaches(self.store, int(phy_offsets[begin]), live=True):
                 continue  # newer than the walk over the log
             self._report_slots(
-                "Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log"
+                "Q011", first + begin, stop - begin, int(phy_offsets[begin]), "beyond the end of the log"
             )
         self._report_empty_files(first + len(phy_offsets) + missing)
 
@@ -88,7 +88,7 @@ class _BatchCheck:
         for segment in empty_files(self.files, end, BATCH_ENTRY.size_bytes) if self.files is not None else ():
             self.findings.say(
                 "Q017",
-                "a file of zeros behind the queue's end",
+                "a file of zeros after the queue's end",
                 file=self.store.relative(segment.path),
                 size_bytes=segment.size_bytes,
                 topic=self.key.topic,

@@ -319,7 +319,7 @@ class IndexCheck:
             count = stop - begin
             keys = "1 key" if count == 1 else f"{count} keys"
             if phy_offset >= covered:
-                self._findings.say("I008", f"{keys} of records behind the index", phy_offset=phy_offset)
+                self._findings.say("I008", f"{keys} of records after the index", phy_offset=phy_offset)
             else:
                 view = self._covering(phy_offset)
                 where = "although this file covers the record" if view else "and no file covers the record"

@@ -115,7 +115,7 @@ def check_index_file(
             broken += stop - begin
             findings.say(
                 "I003",
-                f"entries {begin} to {stop - 1} do not follow the entry in front of them on their slot",
+                f"entries {begin} to {stop - 1} do not follow the entry before them on their slot",
                 file=view.name,
                 phy_offset=int(entries["phy_offset"][begin - first]),
             )

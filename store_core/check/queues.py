@@ -233,7 +233,7 @@ class _QueueCheck:
             self._say_run("Q014", begin, stop, "{n} that skips a lost message")
         holes = take((entries["size_bytes"] <= 0) | (phy_offset < 0))
         for begin, stop in runs_of(holes & ~self._without_file(at, len(entries)), at):
-            self._say_run("Q008", begin, stop, "{n} of no size, with good ones behind")
+            self._say_run("Q008", begin, stop, "{n} of size 0, with good ones after")
         take(phy_offset < self.log.min_phy_offset)  # expired
         for begin, stop in runs_of(take(phy_offset >= self.log.end_phy_offset), at):
             self._say_beyond(begin, stop, int(phy_offset[begin - at]), is_tail=stop >= end)
@@ -248,7 +248,7 @@ class _QueueCheck:
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
         """Report entries beyond the end of the log; as info if the next start cuts them or a live log has grown."""
         is_torn = is_tail and self.undispatched_from is not None and log_reaches(self.store, phy_offset, live=self.live)
-        text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
+        text = "{n} pointing beyond the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
     def _judge_fillers(self, at: int, mask: Mask, end: int) -> None:
@@ -316,12 +316,12 @@ class _QueueCheck:
 
     def _check_after_end(self, files: SegmentSequence, end: int, filled_end: int) -> None:
         if filled_end > end:
-            self._say_run("Q009", end, filled_end, "bytes in {n} behind the queue's end", noun="place")
+            self._say_run("Q009", end, filled_end, "bytes in {n} after the queue's end", noun="place")
         last_end = max([end, *(stretch.end for stretch in self.numbering.stretches)])
         for segment in shapes.empty_files(files, last_end):
             self._say(
                 "Q017",
-                "a file of zeros behind the queue's end",
+                "a file of zeros after the queue's end",
                 segment.phy_offset // ENTRY_SIZE_BYTES,
                 size_bytes=segment.size_bytes,
             )

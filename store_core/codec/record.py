@@ -33,7 +33,7 @@ _HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
 _V1_TOPIC_LIMIT: Final = 127  # Java characters; longer topics make a V2 record
 _REASONS: Final[dict[Reason, str]] = {
     "short": "too few bytes for a record",
-    "beyond": "the record's size points behind the end",
+    "beyond": "the record's size points beyond the end",
     "blank": "a blank, not a record",
     "magic": "no record magic",
     "bounds": "a part of the record does not fit",

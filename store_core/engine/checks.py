@@ -83,7 +83,7 @@ CHECKS: Final = (
           lambda c: _limited_by_bytes(c.message.topic), lambda r: r.topic_limit_in_bytes),
     Check(_ILLEGAL, "the topic is longer than 255 bytes",
           lambda c: len(c.message.topic.encode(errors="replace")) > LONG_TOPIC_LIMIT_BYTES),
-    Check(_ILLEGAL, "nobody may send to this topic", lambda c: c.message.topic in _RESERVED),
+    Check(_ILLEGAL, "clients may not send to this topic", lambda c: c.message.topic in _RESERVED),
     Check(_ILLEGAL, "the topic does not exist", lambda c: not c.is_known),
     Check(_ILLEGAL, "the topic has no such queue",
           lambda c: c.queue_id < 0 or (c.queue_limit is not None and c.queue_id >= c.queue_limit)),

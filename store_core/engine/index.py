@@ -61,7 +61,7 @@ class IndexWriter:
         if self._header.end_phy_offset >= max(log_end_phy_offset, 1) or self._header.index_count > self._entries:
             # A broker would index nothing until the log has grown past it (9.5).
             raise FailedError(
-                "the index reaches behind the end of the log", path=str(path), to_do="run `rmqctl rebuild index` first"
+                "the index reaches beyond the end of the log", path=str(path), to_do="run `rmqctl rebuild index` first"
             )
 
     def _holds_entries(self) -> bool:

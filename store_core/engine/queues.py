@@ -178,5 +178,5 @@ def _refuse_leftovers(files: SegmentSequence, end: int) -> None:
         start = max(segment.phy_offset, end)
         if start < segment.end_phy_offset and not is_zero(files, start, segment.end_phy_offset):
             raise FailedError(
-                "there are old entries behind the end of the queue", path=str(segment.path), to_do=RECOVER_FIRST
+                "there are old entries after the end of the queue", path=str(segment.path), to_do=RECOVER_FIRST
             )

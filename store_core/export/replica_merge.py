@@ -55,7 +55,7 @@ def still_missing(store: Store, last: StoreState | None) -> Iterator[Finding]:
             code, text = UNREADABLE, "could not be read when they were exported, and are missing there"
         elif _has_messages(store, lacking):
             code = MISSING
-            text = "had no file when they were exported; messages are there now, which the export lacks: make it anew, with --overwrite"
+            text = "had no file when they were exported; messages are there now, which the export lacks: make it again with --overwrite"
         else:
             continue
         yield finding(

@@ -275,7 +275,7 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
     if what != "stats" and has_range:
         raise UsageError(f"{what} have no range of offsets or times", to_do="leave out --from, --to, --begin and --end")
     if what == "index" and wanted.topics:
-        raise UsageError("index entries do not tell their topics", to_do="leave out --topic")
+        raise UsageError("index entries do not have a topic", to_do="leave out --topic")
 
 
 def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:

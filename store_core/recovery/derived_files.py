@@ -33,7 +33,7 @@ from store_core.storage.sequence import Segment, SegmentSequence, proven_file_si
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
-_NO_SIZE_KNOWN: Final = "no queue file tells the size"
+_NO_SIZE_KNOWN: Final = "no queue file shows the size"
 
 Progress = Callable[[int], None]
 
@@ -184,7 +184,7 @@ class Derivation(Closing):
         """Findings about the records, assumed file sizes and a missing index."""
         found = [*self._dispatcher.findings(), *self._dispatcher.record_findings(), *self._size_findings]
         if not self.sizes and not self._size_findings and self._has_index and self._keys:
-            text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
+            text = f"no index file shows how many slots and entries a file has: {self._keys} keys are not indexed"
             found.append(finding("S005", text, file=paths.INDEX))
         found += [
             finding("S009", f"{why}: {size} bytes", file=folder) for folder, (size, why) in self._assumed_sizes.items()
@@ -239,7 +239,7 @@ class Derivation(Closing):
                 (list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes
             )
             if len(file_sizes) != 1:
-                alike = f"queue files of {' and of '.join(map(str, sorted(file_sizes)))} bytes tell the size alike"
+                alike = f"queue files of {' and of '.join(map(str, sorted(file_sizes)))} bytes are equally many"
                 self._assumed_sizes[paths.CONSUMEQUEUE] = (
                     builder.file_size_bytes,
                     alike if file_sizes else _NO_SIZE_KNOWN,

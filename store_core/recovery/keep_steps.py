@@ -84,7 +84,7 @@ def _why(found: KeepPlan, name: str) -> str:
     if name == paths.CHECKPOINT:
         return "times of the log as it is"
     written = found.configuration.written.get(name) if found.configuration else None
-    return written.why if written else "nothing behind the end of a queue is promised"
+    return written.why if written else "nothing after the end of a queue is promised"
 
 
 def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:

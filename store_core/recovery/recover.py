@@ -88,7 +88,7 @@ def size_notes(store: Store, sized: Store, made: Iterable[str]) -> tuple[str, ..
     borrowed = [f"{name}={value}" for name, value in sized.settings.values.items() if name not in store.settings.values]
     if not borrowed or not any(path.startswith(_SIZED) for path in made):
         return ()
-    return (f"no file of the store tells how long new ones are to be; those of the sibling do: {', '.join(borrowed)}",)
+    return (f"no file of the store shows how long new ones have to be; those of the sibling do: {', '.join(borrowed)}",)
 
 
 def _queues(store: Store) -> Mapping[str, str]:

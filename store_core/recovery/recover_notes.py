@@ -117,7 +117,7 @@ def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
     if not groups:
         return ()
     return (
-        f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_first_names(groups)}; what is sent before such a group "
+        f"progress beyond the new end of a queue stays, for a broker's start leaves it (P001): {_first_names(groups)}; what is sent before such a group "
         "pulls again gets numbers that it has passed, and is not delivered to it (--policy keep sets progress to the end)",
     )
 
@@ -138,12 +138,12 @@ def _sibling_notes(found: KeepPlan) -> list[str]:
             continue  # the note about its earlier range names its records
         if not taken["records"]:
             notes.append(
-                f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have tells there that it is a copy"
+                f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have shows that it is a copy"
             )
             continue
         text = f"{_count(taken['records'], 'record')}, {taken['bytes']} bytes, taken from {taken['sibling']}"
         after_end = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
-        notes.append(text + (f"; {after_end} of them stand behind the last record of this store" if after_end else ""))
+        notes.append(text + (f"; {after_end} of them come after the last record of this store" if after_end else ""))
     return notes
 
 
@@ -173,7 +173,7 @@ def _shifted_note(shifted: Sequence[Shift]) -> str:
     if not shifted:
         return ""
     named = [
-        f"{_count(s.records, 'record')} of {s.path.name}, {abs(by)} bytes {'before' if by > 0 else 'behind'} {s.phy_offset}"
+        f"{_count(s.records, 'record')} of {s.path.name}, {abs(by)} bytes {'before' if by > 0 else 'after'} {s.phy_offset}"
         for s in shifted
         for by in [s.phy_offset - s.source[0]]
     ]
@@ -216,7 +216,7 @@ def _delay_note(found: KeepPlan) -> str:
     text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(levels)}"
     if not again:
         return text
-    return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
+    return f"{text}; {_count(again, 'message')} after one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
 
 
 def _config_note(found: KeepPlan) -> str:

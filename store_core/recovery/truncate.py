@@ -85,7 +85,7 @@ def truncate(
             **lowered_progress(store, cut.derivation.queue_ends(), read_config(store.root)),
         }
         for name, data in files.items():
-            draft.write_file(name, data, why="nothing behind the cut is promised")
+            draft.write_file(name, data, why="nothing after the cut is promised")
         draft.depend_on_the_rest(*store.settings.outside_paths)
         with store_after_plan(store, cut.edited, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome

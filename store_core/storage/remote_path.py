@@ -143,7 +143,7 @@ def path_of(text: str | Path) -> Path:
         )
     if slashes == ":/":
         raise UsageError(
-            "an address has two slashes behind its colon",
+            "an address has two slashes after its colon",
             path=text,
             to_do=f"name {scheme}://{rest}, or a local folder as ./{text}",
         )
@@ -174,7 +174,7 @@ def named_path(text: str) -> tuple[str | None, str]:
     ):  # a folder with a = in its name
         return None, text
     if not name or not path:
-        missing = "PATH behind" if name else "NAME in front of"
+        missing = "PATH after" if name else "NAME before"
         raise UsageError(f"there is no {missing} the =", path=text, to_do="give NAME=PATH, or PATH alone")
     return name, path
 

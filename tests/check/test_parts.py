@@ -193,7 +193,7 @@ def test_a_chain_that_runs_in_a_circle(store_copy: StoreCopy) -> None:
     (found,) = check(root)
     assert (found.code, found.message) == (
         "I003",
-        "entries 1500 to 1500 do not follow the entry in front of them on their slot",
+        "entries 1500 to 1500 do not follow the entry before them on their slot",
     )
 
 

@@ -234,7 +234,7 @@ def test_put_writes_over_dirt(setting: str, store_copy: StoreCopy, tmp_path: Pat
     told = call("put", topic, "body", "-c", config, "-s", root, "-o", "json")
     assert told.code == (0 if setting else 1)
     if not setting:
-        assert told.json["error"]["message"].startswith("there are bytes behind the end of the log")
+        assert told.json["error"]["message"].startswith("there are bytes after the end of the log")
 
 
 # -- light topics (point 6) -------------------------------------------------------------------------------------------

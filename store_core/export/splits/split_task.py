@@ -100,7 +100,7 @@ def _assert_led(task: Task, way: Split) -> None:
             raise PlanOutOfDateError(
                 f"the log of {task.store} no longer leads to the record at {way.stop_phy_offset} that was exported last",
                 path=str(store.root),
-                to_do=f"it has been cut in front of it and written on: {EXPORT_ANEW}",
+                to_do=f"it has been cut before that and written on: {EXPORT_ANEW}",
             )
     meter.walked(way.size_bytes)
 

@@ -22,7 +22,7 @@ INDEX_COLUMNS: Final = (
     Column("entry", pa.int32(), "number of the entry in its file, from 1"),
     Column("key_hash", pa.int32(), "hash of topic#key"),
     Column("phy_offset", pa.int64(), "byte offset of the record in the log"),
-    Column("store_time", TIME, "the file's begin and whole seconds; null for a number that is no time", nullable=True),
+    Column("store_time", TIME, "the file's start and whole seconds; null for a number that is no time", nullable=True),
     Column("previous", pa.int32(), "number of the next older entry on the slot; 0 or less: none"),
 )
 _SCHEMA: Final = schema_of(INDEX_COLUMNS)

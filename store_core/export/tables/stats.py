@@ -89,7 +89,7 @@ _MEASURES: Final = (
 STATS_COLUMNS: Final = (
     *_WHOSE,
     Column("queue_id", pa.int32(), "queue number, from 0"),
-    Column("hour", TIME, "the hour of the store time, its begin; null for a number that is no time", nullable=True),
+    Column("hour", TIME, "the start of the hour of the store time; null for a number that is no time", nullable=True),
     *_MEASURES,
 )
 TOPIC_COLUMNS: Final = (*_WHOSE, *_MEASURES)

@@ -325,10 +325,10 @@ def _own_parents(folder: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _changed_meanwhile(path: str) -> PlanOutOfDateError:
-    return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan anew")
+    return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan again")
 
 
 def _build_differs(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError(
-        "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan anew"
+        "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan again"
     )

@@ -28,7 +28,7 @@ Contents = Mapping[
 _PLAN_ID_DIGITS: Final = 16
 _NO_OFFSET: Final = 1 << 63
 ABSENT: Final = -1
-_MAKE_ANEW: Final = "make the plan anew"
+_MAKE_ANEW: Final = "make the plan again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ def _assert_compatible(path: str, steps: Sequence[Step]) -> None:
             raise ValueError(f"{path}: ranges overlap at {step.offset}")
         end = step.end
     if length is not None and end > length:
-        raise ValueError(f"{path}: a range lies behind the new length")
+        raise ValueError(f"{path}: a range lies beyond the new length")
 
 
 def is_in_place(steps: Sequence[Step]) -> bool:

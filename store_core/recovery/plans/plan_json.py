@@ -172,9 +172,9 @@ def plan_from_bytes(data: bytes, path: str) -> Plan:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         if _FORMAT.encode() not in data:
             raise UsageError("not a plan", path=path, to_do="name a file made with --save") from error
-        raise UsageError(f"the plan cannot be used: {error}", path=path, to_do="make it anew with --save") from error
+        raise UsageError(f"the plan cannot be used: {error}", path=path, to_do="make it again with --save") from error
     if not intact:
-        raise UsageError("the plan was changed after it was made", path=path, to_do="make it anew with --save")
+        raise UsageError("the plan was changed after it was made", path=path, to_do="make it again with --save")
     return plan
 
 
