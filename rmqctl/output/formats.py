@@ -13,7 +13,7 @@ from rmqctl.options import COLUMN_FORMATS, ColumnFormat, Format
 from rmqctl.output.cells import Column, cell, escape_controls, escape_json_controls
 from rmqctl.output.json_stream import JsonStream, as_row, batch_lines, encode_line, encode_pieces
 from rmqctl.output.streams import UNENCODABLE
-from rmqctl.signals import whole
+from rmqctl.signals import written_whole
 from store_core.kernel.text import RowBatch, as_written, one_by_one, rows_text, same
 
 if TYPE_CHECKING:
@@ -230,16 +230,18 @@ class Output:
 
     def _ndjson(self, rows: Iterable[Any], live: bool) -> None:
         for row in as_written(rows):
-            block = batch_lines(row) if isinstance(row, RowBatch) else None
-            with whole:
-                if block is not None:
-                    self._write_block(block)
-                    continue
-                for piece in encode_pieces(row):
-                    self._write_json(piece)
-                self._write_json("\n")
-            if live:
+            self._ndjson_row(row)
+            if live and not isinstance(row, RowBatch):
                 self.file.flush()
+
+    @written_whole
+    def _ndjson_row(self, row: Any) -> None:
+        if isinstance(row, RowBatch):
+            self._write_block(batch_lines(row))
+            return
+        for piece in encode_pieces(row):
+            self._write_json(piece)
+        self._write_json("\n")
 
     def _csv(self, rows: Iterable[Any], fields: Sequence[str], delimiter: str, live: bool) -> None:
         import csv
@@ -247,6 +249,19 @@ class Output:
         writer = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
         # Readers end a row at a lone carriage return too, which the writer above does not quote.
         quoting = csv.writer(self.file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+
+        @written_whole
+        def write_row(row: Any) -> None:
+            if isinstance(row, RowBatch):
+                self._write_block(self._csv_lines(row, fields, delimiter))
+                return
+            values = [self._csv_value(row.get(field)) for field in fields]
+            if any(hasattr(value, "pieces") for value in values):
+                self._csv_row_in_pieces(values, delimiter)
+            else:
+                risky = any(isinstance(value, str) and "\r" in value for value in values)
+                (quoting if risky else writer).writerow(values)
+
         # On a terminal values are escaped before they are quoted.
         remaining = iter(one_by_one(rows) if self.terminal else as_written(rows))
         if not fields and (first := next(remaining, None)) is not None:
@@ -255,20 +270,9 @@ class Output:
         if fields:
             writer.writerow([self._csv_value(field) for field in fields])
         for row in remaining:
-            if isinstance(row, RowBatch):
-                block = self._csv_lines(row, fields, delimiter)
-                with whole:
-                    self._write_block(block)
-                continue
-            row = as_row(row)
-            values = [self._csv_value(row.get(field)) for field in fields]
-            with whole:
-                if any(hasattr(value, "pieces") for value in values):
-                    self._csv_row_in_pieces(values, delimiter)
-                else:
-                    risky = any(isinstance(value, str) and "\r" in value for value in values)
-                    (quoting if risky else writer).writerow(values)
-            if live:
+            is_batch = isinstance(row, RowBatch)
+            write_row(row if is_batch else as_row(row))
+            if live and not is_batch:
                 self.file.flush()
 
     def _csv_lines(self, batch: RowBatch, fields: Sequence[str], delimiter: str) -> memoryview:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from functools import cache
 from typing import Final
-
-from store_core.garbage import look_rarely, spare_what_is_there
 
 # Parameters of malloc.h: the free bytes kept at the heap's end, and the least length of a block that gets its own mapping.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
+_OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 _KEPT_BYTES: Final = 512 << 20
 _LARGEST_MMAP_THRESHOLD_BYTES: Final = 32 << 20
 
@@ -37,5 +37,5 @@ def settle() -> None:
     Spark makes Python collect garbage after every task, which is slow with many objects.
     """
     keep_freed_memory()
-    look_rarely()
-    spare_what_is_there()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.freeze()
