@@ -1,4 +1,4 @@
-"""Keep which ranges of the log and which queue files a start found sane, so that other releases skip them.
+"""Keep which ranges of the log a start found sane, so that other releases skip them.
 
 A record is plain if every release accepts it, whatever it checks: it is whole, its checksum is right, it lies at its own
 physical offset, its format is the first, and its hosts are IPv4.
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.plain_records import WalkAhead
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
@@ -33,11 +32,10 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 class CheckedRanges:
     """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
 
-    ``ahead``: a thread that walks segments meanwhile, with checksums. ``runs``: the contents of queue files.
+    ``ahead``: a thread that walks segments meanwhile, with checksums.
     """
 
     ahead: WalkAhead | None = None
-    runs: EntryRuns | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 

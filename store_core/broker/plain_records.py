@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
 from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import open_walk
 from store_core.kernel.file import walk as walk_file
@@ -143,21 +142,18 @@ class WalkAhead:
 
 @contextmanager
 def reading_ahead(store: Store) -> Iterator[CheckedRanges]:
-    """Yield the checked ranges for starts on this store, while threads read what a start will read.
+    """Yield the checked ranges for starts on this store.
 
-    Threads read the queues, and the log's newest segment if a start is sure to scan it without dispatching it.
+    Meanwhile a thread walks the log's newest segment if a start is sure to scan it without dispatching it.
 
     Raises:
         FailedError: a folder cannot be listed.
     """
-    with ExitStack() as stack:
-        runs = EntryRuns(store.log.segments)
-        proven = CheckedRanges(runs=runs)
-        if _is_scanned_plainly(store):
-            proven.ahead = stack.enter_context(closing(WalkAhead(store.log.segments[-1])))
-        if sum(queue.size_bytes for queue in store.queues.values()) >= WORTH_BYTES:
-            stack.enter_context(closing(runs)).read_ahead(store.queues)
-        yield proven
+    if not _is_scanned_plainly(store):
+        yield CheckedRanges()
+        return
+    with closing(WalkAhead(store.log.segments[-1])) as ahead:
+        yield CheckedRanges(ahead)
 
 
 def _is_scanned_plainly(store: Store) -> bool:

@@ -12,10 +12,8 @@ import pytest
 from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
 from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.index_service import IndexState
 from store_core.broker.plain_records import WalkAhead, reading_ahead
-from store_core.broker.queue_recovery import Entries, QueueState
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
 from store_core.kernel import scan_window
@@ -23,7 +21,6 @@ from store_core.kernel.codes import FrameCode
 from store_core.kernel.columns import WindowColumns
 from store_core.kernel.file import FileWalk, Walked
 from store_core.kernel.file import walk as walk_file
-from store_core.layout.queue import ENTRY
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import Books, outcome_of
@@ -155,24 +152,6 @@ def test_what_is_read_ahead_changes_nothing(
                 assert {release: _played(store, release, ahead) for release in releases} == expected
 
 
-@pytest.mark.parametrize("name", ["untouched", "cq-tail-lost"])
-def test_queues_that_are_sane_are_read_once(name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is read of their files besides is what single entries tell."""
-    root = damaged("load-533", name, "clean")
-    read: list[int] = []
-    real = QueueState.entries
-
-    def counted(queue: QueueState, start: int, end: int) -> Entries:
-        read.append((end - start) // queue.entry_size_bytes)
-        return real(queue, start, end)
-
-    monkeypatch.setattr(QueueState, "entries", counted)
-    with Store.open(root) as store:
-        whole = sum(queue.size_bytes for queue in store.queues.values()) // ENTRY.size_bytes
-        _played(store, "5.3.3", CheckedRanges(runs=EntryRuns(store.log.segments)))
-    assert sum(read) < whole / 4 if name == "untouched" else max(read) > 1
-
-
 def test_a_thread_that_reads_ahead_ends_with_who_asked(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "WORTH_BYTES", 1)
     with Store.open(damaged("load-533", "untouched", "clean")) as store:
@@ -201,14 +180,10 @@ def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
     monkeypatch.setattr(plain, "WORTH_BYTES", 1)
     root = damaged("load-533", "untouched", "clean")
     with Store.open(root) as store:
-        assert store.queues
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
         with closing(WalkAhead(newest)) as ahead:
             assert not list(ahead.found(newest))
-        queue = next(iter(store.queues.values()))
-        queue.segments[0].path.rename(root / "another")
-        assert EntryRuns(store.log.segments).of(queue, queue.segments[0].phy_offset) is None
 
 
 def _played(store: Store, release: str, proven: CheckedRanges | None) -> tuple[Outcome, list[str]]:
