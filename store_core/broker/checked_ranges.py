@@ -1,4 +1,4 @@
-"""Keep which ranges of the log and which queue files a start found sane, so that other releases skip them.
+"""Keep which ranges of the log a start found sane, so that other releases skip them.
 
 A record is plain if every release accepts it, whatever it checks: it is whole, its checksum is right, it lies at its own
 physical offset, its format is the first, and its hosts are IPv4.
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -29,12 +28,8 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 
 @dataclass(slots=True)
 class CheckedRanges:
-    """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
+    """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile."""
 
-    ``runs``: the contents of queue files.
-    """
-
-    runs: EntryRuns | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 

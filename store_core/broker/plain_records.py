@@ -1,4 +1,4 @@
-"""Find ranges of plain records by the kernel's walk over a segment's file, and read the queues ahead of a start.
+"""Find ranges of plain records by the kernel's walk over a segment's file.
 
 Imports neither numpy nor modules that need it.
 """
@@ -6,11 +6,9 @@ Imports neither numpy nor modules that need it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import closing
+from typing import TYPE_CHECKING
 
-from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import row_scan, window_rows
@@ -20,9 +18,6 @@ from store_core.scan.windows import Span, Windows, walk_windows
 if TYPE_CHECKING:
     from store_core.kernel import WindowScan
     from store_core.storage.sequence import Segment, SegmentSequence
-    from store_core.storage.store import Store
-
-WORTH_BYTES: Final = 16 << 20  # fewer bytes of queues are read before a thread pays off
 
 
 def plain_runs(
@@ -52,16 +47,3 @@ def plain_runs(
             yield at
             if at < walked.end_phy_offset or walked.error is not None:
                 return
-
-
-@contextmanager
-def reading_ahead(store: Store) -> Iterator[CheckedRanges]:
-    """Yield the checked ranges for starts on this store, while a thread reads the queues that a start will read.
-
-    Raises:
-        FailedError: a folder cannot be listed.
-    """
-    with closing(EntryRuns(store.log.segments)) as runs:
-        if sum(queue.size_bytes for queue in store.queues.values()) >= WORTH_BYTES:
-            runs.read_ahead(store.queues)
-        yield CheckedRanges(runs=runs)

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from store_core.broker.consume_queue_ext import ExtFiles
-    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.misnamed_queue_files import OffGridFiles
     from store_core.broker.versions import Behaviour
-    from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence
     from store_core.storage.store import QueueKey
 
@@ -53,7 +51,6 @@ class QueueState:
         behaviour: Behaviour,
         found: Mapping[QueueKey, SegmentSequence] | None,
         starts: list[int],
-        runs: EntryRuns | None = None,
         *,
         spool: EntrySpool,
         ext: ExtFiles | None = None,
@@ -71,9 +68,7 @@ class QueueState:
         self._open = found
         self._spool = spool
         self._ext = ext
-        self._runs = runs
         self._off_grid = off_grid
-        self._last_run: tuple[int, EntryRun | None] | None = None  # each step asks again
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
         self._cut: dict[int, int] = {}  # written bytes, as a broker sees them, of files that the last one overlaps
@@ -206,24 +201,6 @@ class QueueState:
         from_files = sorted(self._as_found), sorted(self._cut.items())
         return *state, *from_files, self._appended_at, self._appended_in, self._appended.digest()
 
-    def plain_run(self, start: int) -> EntryRun | None:
-        """Return the run of the file at ``start`` if it is known and the file unchanged, else None."""
-        if self._runs is None or self._appended_at is not None or start not in self._as_found:
-            return None
-        if self._off_grid is not None:
-            return None
-        if self._last_run is not None and self._last_run[0] == start:
-            return self._last_run[1]
-        run = self._run_of(self._runs, start)
-        if self._runs.remembers:
-            self._last_run = start, run
-        return run
-
-    def _run_of(self, runs: EntryRuns, start: int) -> EntryRun | None:
-        files = self._found
-        is_usual = files is not None and files.file_size_bytes == self.file_size_bytes
-        return runs.of(files, start) if files is not None and is_usual else None
-
     # -- recovery (2) --------------------------------------------------------------------------------------------
 
     def recover(self) -> str:
@@ -234,20 +211,12 @@ class QueueState:
         highest = -1
         while True:
             start = self.starts[place]
-            run = self.plain_run(start)
-            if run is not None and (not run.length or run.first >= highest):
-                count, is_full = run.length, run.length * self.entry_size_bytes == self.file_size_bytes
-                if count:
-                    highest = run.last
-                    self.end_phy_offset = self._end_after(run.last, run.last_size_bytes)
-            else:
-                found = self._file_entries(start)
-                count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
-                is_full = count == len(found)
-                if count:
-                    self.end_phy_offset = self._end_of(found[count - 1])
-                    self.falling += [start // self.entry_size_bytes + number for number in falling]
-            if not is_full or place + 1 == len(self.starts):
+            found = self._file_entries(start)
+            count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
+            if count:
+                self.end_phy_offset = self._end_of(found[count - 1])
+                self.falling += [start // self.entry_size_bytes + number for number in falling]
+            if count < len(found) or place + 1 == len(self.starts):
                 break
             place += 1
         first = self.starts[max(len(self.starts) - FILES_CHECKED, 0)]
@@ -266,11 +235,10 @@ class QueueState:
         return good_run(entries, below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
-        return self._end_after(int(entry["phy_offset"]), int(entry["size_bytes"]))
-
-    def _end_after(self, phy_offset: int, size_bytes: int) -> int:
-        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
-        return c_int64(end).value  # as Java adds
+        end = int(entry["phy_offset"])
+        return c_int64(
+            end if self._behaviour.queue_end_is_start else end + int(entry["size_bytes"])
+        ).value  # as Java adds
 
     def name_of(self, start: int) -> int:
         """Return the number that names the file at a position."""
@@ -298,11 +266,6 @@ class QueueState:
         self.end_phy_offset = phy_offset - 1 if self._behaviour.queue_end_is_start else phy_offset
         while self.starts:
             start = self.starts[-1]
-            run = self.plain_run(start)
-            if run is not None and run.length and run.last < phy_offset:  # nothing to drop
-                self._in_last_file = run.length * self.entry_size_bytes
-                self.end_phy_offset = self._end_after(run.last, run.last_size_bytes)
-                break
             found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
                 # A broker takes the first entry without a check.
@@ -454,8 +417,6 @@ class QueueState:
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self._min_is_known(log_min):
-            return
         if self._in_last_file and self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
             self.min_position = self.end  # no entry remains, but the numbering continues
             return
@@ -480,17 +441,6 @@ class QueueState:
             if self._phy_offset_at(start, begin + place * size) >= log_min:
                 self.min_position = begin + place * size
                 return
-
-    def _min_is_known(self, log_min: int) -> bool:
-        """Return True if the min is the first file's start and stays there, by the known runs.
-
-        It stays if that file's first entry and the queue's last entry point into the log. False if a run is not known.
-        """
-        first, last = self.plain_run(self.starts[0]), self.plain_run(self.starts[-1])
-        if first is None or last is None or self.min_position != self.starts[0]:
-            return False
-        tells_end = last.length * self.entry_size_bytes == self._in_last_file
-        return tells_end and first.length > 0 and min(first.first, last.last) >= log_min
 
     def _phy_offset_at(self, file: int, position: int) -> int:
         return int(self.in_file(file, position, position + self.entry_size_bytes)["phy_offset"][0])

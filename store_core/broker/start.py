@@ -26,7 +26,6 @@ from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
     from store_core.broker.checked_ranges import CheckedRanges
-    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment, SegmentSequence
@@ -45,7 +44,6 @@ class Start(Closing):
     loaded: Loaded
     log: LogRecovery = field(default_factory=LogRecovery)
     dispatcher: QueueDispatcher | None = None
-    runs: EntryRuns | None = None  # contents of queue files, if the start used them
 
     def close(self) -> None:
         """Discard the queues' entries."""
@@ -78,7 +76,7 @@ def start_broker(
 
     Args:
         on_table: gets every table of records that recovery accepts; plain records that are not dispatched come as one row.
-        proven: the ranges and rows that starts of other releases found in the same log.
+        proven: the ranges that starts of other releases found in the same log.
 
     Raises:
         FailedError: the queues are in RocksDB, or a file cannot be read.
@@ -92,8 +90,7 @@ def start_broker(
     loaded = load(store, behaviour)
     if not loaded.recovers:
         return Start(behaviour, loaded.refusal, loaded)
-    runs = proven.runs if proven is not None else None
-    dispatcher = _dispatcher(store, behaviour, loaded, runs)
+    dispatcher = _dispatcher(store, behaviour, loaded)
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.recover():
             dispatcher.close()
@@ -103,7 +100,7 @@ def start_broker(
     if not log.refusal:
         log.refusal = _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if loaded.refusal:
-        return Start(behaviour, loaded.refusal, loaded, log, dispatcher, runs)
+        return Start(behaviour, loaded.refusal, loaded, log, dispatcher)
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher)
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
@@ -114,7 +111,7 @@ def start_broker(
         )
     if not log.refusal and behaviour.abort_tells_process:
         log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)
-    return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
+    return Start(behaviour, log.refusal, loaded, log, dispatcher)
 
 
 def _indexing_fails(store: Store, loaded: Loaded) -> str:
@@ -132,7 +129,7 @@ def _correct_min(dispatcher: QueueDispatcher, log: LogRecovery) -> str:
     return ""
 
 
-def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryRuns | None) -> QueueDispatcher:
+def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded) -> QueueDispatcher:
     size = _file_size(store.settings.queue_file_size_bytes, store.queues, queue.DEFAULT_FILE_SIZE_BYTES)
     batch_size = _file_size(
         store.settings.batch_queue_file_size_bytes, store.batch_queues, queue.DEFAULT_BATCH_FILE_SIZE_BYTES
@@ -157,7 +154,6 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
             behaviour,
             queues_found,
             [file.phy_offset for file in files],
-            runs,
             spool=spool,
             ext=loaded.ext_files.get(key),
             off_grid=off_grid(queues_found[key], files, size),

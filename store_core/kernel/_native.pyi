@@ -53,9 +53,6 @@ def chain_entries(
 def good_run(
     entries: npt.NDArray[np.uint8], width: int, below: int, highest: int, room: int, /
 ) -> tuple[int, int, list[int]]: ...
-def read_run(
-    path: Path, open_flags: int, noatime: int, starts: Sequence[int], ends: Sequence[int], most_bytes: int, /
-) -> tuple[int, int, int, int, list[tuple[int, int, int, int]]] | None: ...
 def chain_sums(
     entries: npt.NDArray[np.uint8],
     width: int,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.load import batch_topics_of
 from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
@@ -87,7 +86,6 @@ def rebuild(
         if len(draft):
             draft.depend_on_the_rest(*store.settings.outside_paths)
         with store_after_plan(store, None, changes, files) as shadow:
-            proven.runs = EntryRuns(shadow.log.segments)
             after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
         made = contents_of(*changes)
         return Planned(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made=made)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from store_core.kernel.entries import chain_sums, hashes
-from store_core.kernel.entry_runs import read_run
-from store_core.kernel.file import NOATIME, OPEN_FLAGS
 from store_core.kernel.reference import entries as twin_entries
 from store_core.layout import queue
-from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 
 native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
 MOST_BYTES = 4 << 20
@@ -69,49 +65,3 @@ def test_of_a_whole_chain_only_the_ends_are_left() -> None:
 def test_entries_that_are_too_short_are_refused() -> None:
     with pytest.raises(ValueError, match="that short"):
         native.good_run(np.zeros(60, np.uint8), 19, ANYWHERE, -1, 1)
-
-
-SEGMENTS = [0, 20_000, 90_000, 400_000], [19_000, 80_000, 100_000, 1 << 40]
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 400, 12 << 10, 30_000])
-@pytest.mark.parametrize("end", ["zeros", "negative", "largest", "nothing", "part of an entry"])
-def test_a_file_that_rises_is_read_in_one_go(count: int, end: str, tmp_path: Path) -> None:
-    made = np.zeros(count + 5, queue.ENTRY.dtype)
-    made["phy_offset"][:count] = np.cumsum(np.full(count, 91)) + 300
-    made["size_bytes"][:count] = 91
-    made["size_bytes"][3:count:9] = MAX_RECORD_SIZE_BYTES + 1  # no record's
-    made["phy_offset"][5:count:6] += 91  # as the next one
-    if end == "negative":
-        made["phy_offset"][count:], made["size_bytes"][count:] = -1, 91
-    elif end == "largest":  # an offset like any other
-        made["phy_offset"][count:], made["size_bytes"][count:] = (1 << 63) - 1, (1 << 31) - 1
-    path = tmp_path / "file"
-    kept = {"nothing": count * 20, "part of an entry": count * 20 + 19}.get(end)
-    path.write_bytes(made.tobytes()[:kept])
-    found = native.read_run(path, OPEN_FLAGS, NOATIME, *SEGMENTS, MAX_RECORD_SIZE_BYTES)
-    assert found == twin_entries.read_run(path, *SEGMENTS, MAX_RECORD_SIZE_BYTES)
-    assert found[0] == count + 5 * (end == "largest")
-    assert read_run(path, *SEGMENTS) == found
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_of_a_file_that_falls_nothing_is_told(seed: int, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(entries("ENTRY", 400, seed).tobytes())
-    found = native.read_run(path, OPEN_FLAGS, NOATIME, *SEGMENTS, MOST_BYTES)
-    assert found == twin_entries.read_run(path, *SEGMENTS, MOST_BYTES)
-    assert found is None or found[0] < 10
-
-
-def test_entries_of_no_segment_count_nowhere(tmp_path: Path) -> None:
-    made = entries("ENTRY", 1, 1)
-    path = tmp_path / "file"
-    path.write_bytes(made.tobytes())
-    assert native.read_run(path, OPEN_FLAGS, NOATIME, [], [], MOST_BYTES)[4] == []
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(OSError, match=r"."):
-            native.read_run(path, OPEN_FLAGS, NOATIME, [0], [1], MOST_BYTES)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from store_core.broker import entry_runs, log_recovery, walk
+from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
 from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.index_service import IndexState
-from store_core.broker.plain_records import reading_ahead
-from store_core.broker.queue_recovery import Entries, QueueState
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
 from store_core.kernel import WindowScan
 from store_core.kernel.codes import FrameCode
-from store_core.layout.queue import ENTRY
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import Books, outcome_of
@@ -131,63 +126,23 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
     ],
 )
 @pytest.mark.parametrize("base", BASES)
-def test_what_is_read_ahead_changes_nothing(
-    base: str, name: str, exit: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_other_starts_have_checked_changes_nothing(base: str, name: str, exit: str, damaged: DamagedStore) -> None:
     """Each release alone, in both orders, and all of them together; queues that are sane in part only, too."""
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    monkeypatch.setattr(entry_runs, "_LOOK_SECONDS", 0.001)
     root = damaged(base, name, exit)
     with Store.open(root) as store:
         expected = {release: _played(store, release, None) for release in RELEASES}
-        for release in RELEASES:
-            with reading_ahead(store) as ahead:
-                assert _played(store, release, ahead) == expected[release]
         for releases in (RELEASES, RELEASES[::-1]):
-            with reading_ahead(store) as ahead:
-                assert {release: _played(store, release, ahead) for release in releases} == expected
+            proven = CheckedRanges()
+            assert {release: _played(store, release, proven) for release in releases} == expected
 
 
-@pytest.mark.parametrize("name", ["untouched", "cq-tail-lost"])
-def test_queues_that_are_sane_are_read_once(name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is read of their files besides is what single entries tell."""
-    root = damaged("load-533", name, "clean")
-    read: list[int] = []
-    real = QueueState.entries
-
-    def counted(queue: QueueState, start: int, end: int) -> Entries:
-        read.append((end - start) // queue.entry_size_bytes)
-        return real(queue, start, end)
-
-    monkeypatch.setattr(QueueState, "entries", counted)
-    with Store.open(root) as store:
-        whole = sum(queue.size_bytes for queue in store.queues.values()) // ENTRY.size_bytes
-        _played(store, "5.3.3", CheckedRanges(runs=EntryRuns(store.log.segments)))
-    assert sum(read) < whole / 4 if name == "untouched" else max(read) > 1
-
-
-def test_a_thread_that_reads_ahead_ends_with_who_asked(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    with Store.open(damaged("load-533", "untouched", "clean")) as store:
-        with pytest.raises(KeyboardInterrupt), reading_ahead(store):
-            raise KeyboardInterrupt
-        assert not [thread for thread in threading.enumerate() if thread.name.endswith("ahead")]
-
-
-def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
-    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+def test_a_file_that_cannot_be_read_is_left_to_the_caller(damaged: DamagedStore) -> None:
     root = damaged("load-533", "untouched", "clean")
     with Store.open(root) as store:
-        assert store.queues
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
         begin, end = newest.phy_offset, newest.end_phy_offset
         assert not list(plain.plain_runs(store.log, newest, begin, end, end, check_crc=True))
-        queue = next(iter(store.queues.values()))
-        queue.segments[0].path.rename(root / "another")
-        assert EntryRuns(store.log.segments).of(queue, queue.segments[0].phy_offset) is None
 
 
 def _played(store: Store, release: str, proven: CheckedRanges | None) -> tuple[Outcome, list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ from numpy.typing import NDArray
 
 from store_core.kernel.entries import hashes
 from store_core.layout import queue
-from store_core.storage.files import read_whole
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -46,23 +43,6 @@ def chain_sums(
         counts[number] = len(record_starts)
         last[number] = record_ends.max(initial=0)
     return sums, counts, last
-
-
-def read_run(
-    path: Path, starts: Sequence[int], ends: Sequence[int], most_bytes: int
-) -> tuple[int, int, int, int, list[tuple[int, int, int, int]]] | None:
-    """Return the good run of a file and the sums of its segments; None where log offsets fall."""
-    width = queue.ENTRY.size_bytes
-    data = np.frombuffer(read_whole(path), np.uint8)
-    count, _, falling = good_run(data, width, 1 << 63, -1, 1)
-    if falling:
-        return None
-    offsets, sizes = _columns(data[: count * width], width)
-    first, last, last_size = (int(offsets[0]), int(offsets[-1]), int(sizes[-1])) if count else (-1, -1, 0)
-    bounds = np.array(starts, np.int64), np.array(ends, np.int64)
-    found = chain_sums(data[: count * width], width, *bounds, most_bytes)
-    parts = enumerate(zip(*(column.tolist() for column in found), strict=True))
-    return count, first, last, last_size, [(number, *part) for number, part in parts if part[1]]
 
 
 def _columns(entries: Bytes, width: int) -> tuple[Ints, Ints]:

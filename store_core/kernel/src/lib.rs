@@ -38,7 +38,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
     module.add_function(wrap_pyfunction!(entries::chain_sums, module)?)?;
     module.add_function(wrap_pyfunction!(entries::good_run, module)?)?;
-    module.add_function(wrap_pyfunction!(entries::read_run, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
     module.add_function(wrap_pyfunction!(packed::pack_rows, module)?)?;

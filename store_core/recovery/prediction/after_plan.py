@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
 from store_core.recovery.derived_files import DerivedChanges, Progress
@@ -59,7 +57,6 @@ def start_after(
     """
     with store_after_plan(store, edited, changes, files, removed) as shadow:
         if is_whole:
-            proven = CheckedRanges(runs=EntryRuns(shadow.log.segments))
-            return outcome_of(shadow, behaviour_of(assumed), on_progress=on_progress, proven=proven)[0], assumed
+            return outcome_of(shadow, behaviour_of(assumed), on_progress=on_progress)[0], assumed
         prediction = predict(shadow, version, on_progress=on_progress)
         return prediction.outcome, prediction.assumed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.detect_version import Evidence, evidence_of
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.load import reads_config_alike
-from store_core.broker.plain_records import reading_ahead
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, Watched, groups_of
 from store_core.layout import paths
@@ -20,9 +20,6 @@ from store_core.recovery.prediction.resurrected_records import ResurrectionSearc
 from store_core.recovery.prediction.start_loss import losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.store import QueueKey, Store
-
-if TYPE_CHECKING:
-    from store_core.broker.checked_ranges import CheckedRanges
 
 Progress = Callable[[int], None]
 Books = dict[bytes, LossBook]  # by the mark of the start
@@ -82,15 +79,13 @@ def predict(
 
     Args:
         on_progress: gets the bytes of the log scanned so far.
-        proven: the results of earlier walks over this log; None for those of ``reading_ahead``.
+        proven: the results of earlier walks over this log; None if there was none.
 
     Raises:
         FailedError: the queues are in RocksDB, or a file cannot be read.
         UsageError: the version is unknown.
     """
-    if proven is None:
-        with reading_ahead(store) as ahead:
-            return predict(store, version, on_progress=on_progress, proven=ahead)
+    proven = proven or CheckedRanges()
     if version is None and store.settings.broker_version:
         version = Version.parse(store.settings.broker_version)
     if version is not None:

@@ -32,9 +32,7 @@ from store_core.storage.buffers import Buffers
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
-    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.start import Start
-    from store_core.kernel.entry_runs import EntryRun
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment, SegmentSequence
     from store_core.storage.store import Store
@@ -44,7 +42,6 @@ Ints = NDArray[np.int64]
 _CHUNK_BYTES: Final = 4 << 20  # of a queue file that are read at a time
 _COVERED_BYTES: Final = 1 << 30  # small segments are grouped up to the usual size of a segment
 _MOST_LOOKED_AT: Final = 64  # entries that are searched for one that points to a record of its queue
-_ALL_ONES: Final = (1 << 64) - 1
 _NO_QUEUE: Final = -1
 _ANYWHERE: Final = np.iinfo(np.int64)
 # A queue has entries for queue offsets [min, max). After any log offset in [since, until) its next record has the queue
@@ -156,10 +153,10 @@ class _Finder:
             return
         spans: list[Span] = []
         if self._lookup.is_plain:
-            segments = _segments_without_chain(self._store, segments, self._end, self._queues, self._start.runs, spans)
+            segments = _segments_without_chain(self._store, segments, self._end, self._queues, spans)
         else:  # an entry may point into a file that is looked up earlier
             ranges = ((queue, *reached) for queue in self._queues for reached in _reached_ranges(queue))
-            spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in ranges)
+            spans += (Span(*reached, is_rising=False) for reached in ranges)
         for group in self._groups(segments):
             self._find_uncovered(group, spans)
 
@@ -367,8 +364,8 @@ def _entries_after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[i
     return since, until, queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
 
 
-def _reached_ranges(queue: QueueState) -> Iterator[tuple[int, int, int]]:
-    """Yield the start of each file of a queue and the range that consumers reach, in bytes of the queue.
+def _reached_ranges(queue: QueueState) -> Iterator[tuple[int, int]]:
+    """Yield the range of each file of a queue that consumers reach, in bytes of the queue.
 
     There may be holes between files.
     """
@@ -377,7 +374,7 @@ def _reached_ranges(queue: QueueState) -> Iterator[tuple[int, int, int]]:
         size = queue.written_in(start) if isinstance(queue, BatchQueueState) else queue.file_size_bytes
         begin, end = max(start, first), min(following, start + size)
         if begin < end:
-            yield start, begin, end
+            yield begin, end
 
 
 def _first_position(queue: QueueState) -> int:
@@ -396,7 +393,6 @@ def _segments_without_chain(
     segments: list[Segment],
     end: int,
     queues: list[QueueState],
-    runs: EntryRuns | None,
     spans: list[Span],
 ) -> list[Segment]:
     """Return the segments whose entries form no chain from the start to the blank or the end of the log.
@@ -406,18 +402,8 @@ def _segments_without_chain(
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([min(s.end_phy_offset, end) for s in segments], np.int64)
     sums, last = np.zeros(len(starts), np.uint64), starts.copy()
-    known: dict[int, int] = {}  # sums of runs
-    uses_runs = runs is not None and runs.log_segments[: len(segments)] == tuple(segments)
     for queue in queues:
-        uses_its_runs = uses_runs and not queue.hides_entries
-        for begin, stop, run in _files_of(queue, segments[0].phy_offset, end, uses_runs=uses_its_runs):
-            if run is not None:
-                spans.append(Span(queue, begin, stop, is_rising=True))
-                for number, sum_, _, highest in run.parts:
-                    if number < len(segments):
-                        known[number] = known.get(number, 0) + sum_
-                        last[number] = max(last[number], highest)
-                continue
+        for begin, stop in _reached_ranges(queue):
             highest, is_rising = -1, True
             for entries in _entries_between(queue, begin, stop):
                 found = chain_sums(entries, starts, ends)
@@ -426,34 +412,12 @@ def _segments_without_chain(
                 is_rising = is_rising and bool((phy_offsets[1:] >= phy_offsets[:-1]).all())
                 highest = int(phy_offsets[-1])
             spans.append(Span(queue, begin, stop, is_rising=is_rising))
-    sums += np.array([known.get(number, 0) & _ALL_ONES for number in range(len(segments))], np.uint64)
     is_chain = sums == hashes(starts) - hashes(last)
     return [
         segment
         for number, segment in enumerate(segments)
         if not is_chain[number] or not _records_end_at(store, segment, int(last[number]), int(ends[number]))
     ]
-
-
-def _files_of(
-    queue: QueueState, log_start: int, log_end: int, *, uses_runs: bool
-) -> Iterator[tuple[int, int, EntryRun | None]]:
-    """Yield the range of each queue file that consumers reach, and the file's run if it describes just this range.
-
-    It does if both hold:
-
-    * the run ends at the end of the range, and its entries point before the log's end
-    * its entries before the range point before the log's start
-    """
-    width = queue.entry_size_bytes
-    for start, low, high in _reached_ranges(queue):
-        run = queue.plain_run(start) if uses_runs else None
-        if run is not None and (start + run.length * width != high or run.last >= log_end):
-            run = None
-        if run is not None and low > start:
-            before = queue.entries(low - width, low)["phy_offset"][0]
-            run = run if before < log_start else None
-        yield low, high, run
 
 
 def _records_end_at(store: Store, segment: Segment, at: int, end: int) -> bool:
