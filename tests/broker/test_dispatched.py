@@ -24,7 +24,7 @@ from store_core.broker.record_check import CheckRules
 from store_core.broker.start import start_broker
 from store_core.broker.versions import RELEASES, Behaviour, groups_of
 from store_core.derive import spool
-from store_core.kernel import scan_window
+from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameKind
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
@@ -162,11 +162,11 @@ def test_the_log_is_read_once(store_copy: StoreCopy, monkeypatch: pytest.MonkeyP
     (root / paths.CHECKPOINT).unlink()
     walked: list[int] = []
 
-    def counted(window: memoryview, *more: int) -> Any:
-        walked.append(len(window))
-        return scan_window(window, *more)
+    def counted(*numbers: int) -> Any:
+        walked.append(numbers[-1])  # the window's length
+        return window_scan(*numbers)
 
-    monkeypatch.setattr(walk, "scan_window", counted)
+    monkeypatch.setattr(walk, "window_scan", counted)
     played: list[int] = []
     with Store.open(root) as store, DispatchedRows() as rows:
         proven = CheckedRanges(rows=rows)
