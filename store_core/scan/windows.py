@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UnreadableError
 from store_core.kernel.codes import ScanState
 from store_core.kernel.file import FileReader, open_reader
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
@@ -100,12 +100,12 @@ class Windows:
         """Read a window and walk it by a scan that starts there.
 
         Returns:
-            The window, its length in bytes, and the error if the kernel could not read more of it.
+            The window, its length in bytes, and the error if no more of it could be read.
         """
         if self._file is None:
-            window = self.window(phy_offset, size_bytes)
+            window, unread = self._readable_window(phy_offset, size_bytes)
             scan.go_on(window)
-            return window, len(window), None
+            return window, len(window), unread
         wanted = self._readable_bytes(phy_offset, size_bytes)
         position = phy_offset - self._segment.phy_offset
         if self._kept:
@@ -119,6 +119,14 @@ class Windows:
             return window, count, None
         error = OSError(number, os.strerror(number))
         return window, count, unreadable(self._segment.path, error, position + count, wanted - count)
+
+    def _readable_window(self, phy_offset: int, size_bytes: int) -> tuple[memoryview, FailedError | None]:
+        """Return a window, up to the first byte that cannot be read, and the error."""
+        try:
+            return self.window(phy_offset, size_bytes), None
+        except UnreadableError as error:
+            count = self._segment.phy_offset + error.at - phy_offset if error.path == str(self._segment.path) else 0
+            return self.window(phy_offset, count) if 0 < count < size_bytes else memoryview(b""), error
 
     def _readable_bytes(self, phy_offset: int, size_bytes: int) -> int:
         return max(min(size_bytes, self._segment.end_phy_offset - phy_offset), 0)
