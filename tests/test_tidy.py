@@ -180,6 +180,28 @@ def test_docstrings_begin_with_what_is_done_or_what_it_is() -> None:
     assert wrong == []
 
 
+def test_messages_use_plain_words() -> None:
+    """What users read: findings, notes, errors, help and the meanings of columns."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.value[:80]}"
+        for path in SOURCES
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+        if _NO_WORD_OF_A_MESSAGE.search(node.value) and node.value not in _raw_docstrings(path)
+    ]
+    assert wrong == []
+
+
+_NO_WORD_OF_A_MESSAGE = re.compile(rf"{_NO_WORD.pattern}|\b(behind|told|somebody)\b", re.IGNORECASE)
+
+
+@cache
+def _raw_docstrings(path: Path) -> frozenset[str]:
+    nodes = [n for n in ast.walk(_tree(path)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    texts = {text for node in nodes if (text := ast.get_docstring(node, clean=False)) is not None}
+    return frozenset(texts) if _room(path) != "rmqctl" else frozenset(t for t in texts if "Example:" not in t)
+
+
 def _docstrings(path: Path) -> Iterator[str]:
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
