@@ -10,13 +10,14 @@ from typing import Final
 from store_core.broker.load import BATCH_TYPE
 from store_core.codec.config_parse import Shown
 from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, TRAN_MSG, UNIQ_KEY
+from store_core.codec.tags import in_java_order
 from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.derive.topics import topic_entry
 from store_core.engine import properties as names
 from store_core.engine.checks import Case, refusal, size_refusal
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import NewMessage, PutResult, PutStatus
-from store_core.engine.properties import in_java_order, make_unique_key
+from store_core.engine.properties import make_unique_key
 from store_core.engine.record import NewRecord
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record, timer

@@ -6,11 +6,11 @@ from typing import Final
 
 from store_core.codec.properties import REAL_QID, REAL_TOPIC, TAGS
 from store_core.codec.record import Message
+from store_core.codec.tags import in_java_order
 from store_core.engine import properties as names
 from store_core.engine.checks import size_refusal
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import PutResult, PutStatus
-from store_core.engine.properties import in_java_order
 from store_core.engine.record import NewRecord
 from store_core.errors import UsageError
 from store_core.layout import paths, record
