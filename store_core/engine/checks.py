@@ -32,6 +32,15 @@ _RESERVED: Final = frozenset(
 _SLACK_BYTES: Final = 256 << 10  # room for new pages of queue and index
 
 
+class RefusedError(Exception):
+    """A broker refuses the message. Raised and caught inside ``engine``."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A message and the inputs of its checks. ``queue_limit``: None where the number of queues is unknown."""
@@ -103,17 +112,17 @@ def refusal(case: Case) -> Check | None:
     return next((check for check in CHECKS if check.rule(rules) and check.fails(case)), None)
 
 
-def size_refusal(live: LiveStore, new: NewRecord) -> tuple[PutStatus, str] | None:
-    """Return why the encoder refuses a record: its properties, its body or the whole record are too long; None if it does not."""
-    limit = live.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
+def checked_size(live: LiveStore, new: NewRecord) -> int:
+    """Return the record's size. Raises RefusedError where the encoder refuses it: properties, body or the whole are too long."""
+    limit = live.longest_body_bytes
     try:
-        size = len(live.encoded(new))
+        size = len(live.encoded(new).data)
     except ValueError as error:
-        return PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)
+        raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
     if len(new.body) > limit:
-        return _ILLEGAL, f"the body is longer than {limit} bytes"
+        raise RefusedError(_ILLEGAL, f"the body is longer than {limit} bytes")
     if size > limit + record.RECORD_OVERHEAD_LIMIT_BYTES:
-        return _ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes"
+        raise RefusedError(_ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes")
     if size > live.largest_record_bytes:
-        return _ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes"
-    return None
+        raise RefusedError(_ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes")
+    return size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,11 +14,11 @@ from store_core.codec.tags import in_java_order
 from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.derive.topics import topic_entry
 from store_core.engine import properties as names
-from store_core.engine.checks import Case, refusal, size_refusal
+from store_core.engine.checks import Case, RefusedError, checked_size, refusal
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import NewMessage, PutResult, PutStatus
 from store_core.engine.properties import make_unique_key
-from store_core.engine.record import NewRecord
+from store_core.engine.record import NewRecord, Stored
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record, timer
 from store_core.storage.config_text import release_layout, render_topics
@@ -30,38 +30,55 @@ _TIMER_REQUESTS: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIM
 _CRC_PROPERTY: Final = record.PROPERTY_CRC_NAME.decode()
 
 
-class RefusedError(Exception):
-    """A broker refuses the message. Raised and caught inside ``engine``."""
-
-    def __init__(self, status: PutStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
 def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, half: bool = False) -> PutResult:
     """Store a message and return the broker's answer. ``half``: as the first half of a transaction.
 
     ``create_topic``: a topic that is not configured is created, as by a broker with autoCreateTopicEnable. Raises UsageError for messages that cannot
     be written offline, FailedError where the system refuses or the store cannot take the message.
     """
+    new = _accepted(live, message, create_topic, half)
+    return new if isinstance(new, PutResult) else answer(live.append(*new))
+
+
+def put_all(live: LiveStore, messages: Sequence[NewMessage], *, create_topic: bool = False) -> list[PutResult]:
+    """Store messages together and return an answer for each, in their order: what is refused is left out of the log.
+
+    Raises as ``put``; before the first byte is written for what cannot be written offline.
+    """
+    accepted = [_accepted(live, message, create_topic, half=False) for message in messages]
+    new = [one for one in accepted if not isinstance(one, PutResult)]
+    stored = iter(live.append_all(new) if new else ())
+    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in accepted]
+
+
+def answer(stored: Stored) -> PutResult:
+    """Return the broker's answer for a record in the log."""
+    status = PutStatus.PUT_OK if stored.is_durable else PutStatus.FLUSH_DISK_TIMEOUT
+    return PutResult(status, stored.topic, stored.queue_id, stored)
+
+
+def _accepted(
+    live: LiveStore, message: NewMessage, create_topic: bool, half: bool
+) -> tuple[NewRecord, int] | PutResult:
+    """Return the record to store and its size, or the broker's refusal; a topic that is to be created is."""
     _refuse_unsupported(live, message, half)
     config = live.config.topic(message.topic)
     queue_id = _queue_id(message, config)
-    case = Case(live, message, queue_id, create_topic or _is_known(live, message.topic), _queue_limit(config))
+    is_known = _is_known(live, message.topic)
+    case = Case(live, message, queue_id, create_topic or is_known, _queue_limit(config))
     try:
         if (check := refusal(case)) is not None:
             raise RefusedError(check.status, check.reason)
         new = _as_record(live, message, queue_id)
         new = as_half(live, new) if half else rescheduled(live, new)
-        if (too_large := size_refusal(live, new)) is not None:
-            raise RefusedError(*too_large)
+        size = checked_size(live, new)
     except RefusedError as refused:
         return PutResult(refused.status, message.topic, message.queue_id, reason=refused.reason)
-    if not _is_known(live, message.topic):
-        make_topic(live, message.topic, queue_id)
-    stored = live.append(new)
-    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+    if not is_known:
+        with live.lock:
+            if not _is_known(live, message.topic):
+                make_topic(live, message.topic, queue_id)
+    return new, size
 
 
 def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from store_core.codec.message_id import format_offset_message_id
 from store_core.layout import record
 
 
@@ -31,9 +33,8 @@ class NewRecord:
         return self.sys_flag & record.TRANSACTION_MASK
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The place of a stored record."""
+class Stored(NamedTuple):
+    """The place of a stored record. ``is_durable`` False: it is in the log, and no sync that covers it returned in time."""
 
     topic: str
     queue_id: int
@@ -41,4 +42,9 @@ class Stored:
     phy_offset: int
     size_bytes: int
     store_timestamp_ms: int
-    offset_msg_id: str
+    raw_store_host: bytes
+    is_durable: bool = True
+
+    @property
+    def offset_msg_id(self) -> str:
+        return format_offset_message_id(self.raw_store_host, self.phy_offset)

@@ -224,9 +224,12 @@ def test_async_waits_for_no_disk_and_keeps_the_order(case_of: Callable[[str, Act
         one(live, TOPICS[case.name])
         assert not [p for p in ops.primitives if p.name.startswith("sync")]
     ops.close()
-    names = [p.name for p in ops.primitives]
-    assert names.index("unlink") > names.index("sync_file") > max(n for n, name in enumerate(names) if name == "write")
-    trees = [p.paths[0].split("/")[1] for p in ops.primitives if p.name == "write"]
+    steps = [(p.name, p.paths[0].split("/")[1]) for p in ops.primitives if p.paths[0] != "store"]
+    writes = [n for n, (name, tree) in enumerate(steps) if name == "write" and tree != "checkpoint"]
+    syncs = [n for n, (name, tree) in enumerate(steps) if name == "sync_file" and tree != "checkpoint"]
+    saved, removed = steps.index(("write", "checkpoint")), steps.index(("unlink", "abort"))
+    assert max(writes) < min(syncs) <= max(syncs) < saved < removed  # the checkpoint names only what is on the disk
+    trees = [tree for name, tree in steps if name == "write"]
     assert list(dict.fromkeys(trees)) == ["abort", "commitlog", "consumequeue", "index", "checkpoint"]
 
 
