@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
+from store_core.codec.config_parse import Shown
 from store_core.codec.hosts import host_bytes
 from store_core.codec.properties import DELAY
 from store_core.derive.delay import DelayTable, delay_table
@@ -52,6 +53,7 @@ DEFAULT_PORT: Final = 10911
 _LARGEST_PORT: Final = (1 << 16) - 1
 _LOOPBACK: Final = f"127.0.0.1:{DEFAULT_PORT}"
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
+_KNOWN_HOSTS: Final = 1024
 _SYNC_TIMEOUT_MS: Final = 5000  # a broker's syncFlushTimeout
 _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
@@ -133,6 +135,9 @@ class LiveStore:
         self._last_store_ms = self._tail.last_store_timestamp_ms
         self._queues: dict[QueueKey, QueueWriter] = {}
         self._next_queue_offset: dict[QueueKey, int] = {}
+        self._topics: dict[str, Shown | None] = {}
+        self.sound_topics: set[str] = set()  # those that passed the checks of a topic
+        self._hosts: dict[str, bytes] = {}
         self._free_bytes = 0  # a lower bound, from the last look at the disks
         self._began = False
         self._failed_write = False
@@ -142,7 +147,7 @@ class LiveStore:
         self._encode_rules = EncodeRules(
             final_separator=self.rules.final_separator,
             property_crc=self.rules.property_crc and store.settings.flag("enabledAppendPropCRC"),
-            property_map_size=0,
+            property_map_size=self.rules.property_map_size,
             index_tags=False,
         )
 
@@ -190,6 +195,8 @@ class LiveStore:
 
     def host(self, text: str) -> bytes:
         """Return a host as stored in records. Raises UsageError for one that cannot be stored."""
+        if (known := self._hosts.get(text)) is not None:
+            return known
         try:
             raw = host_bytes(text)
         except ValueError as error:
@@ -200,6 +207,9 @@ class LiveStore:
             raise UsageError(f"{text!r} has a port beyond {_LARGEST_PORT}", to_do="give a.b.c.d:port or [v6]:port")
         if len(raw) == record.HOST_V6_SIZE_BYTES and not self.rules.v6_hosts:
             raise UsageError(f"broker {self.version} knows no IPv6 hosts", to_do="give an IPv4 address")
+        if len(self._hosts) >= _KNOWN_HOSTS:
+            self._hosts.clear()
+        self._hosts[text] = raw
         return raw
 
     @cached_property
@@ -207,9 +217,15 @@ class LiveStore:
         """The delay of each level."""
         return delay_table(self.store)
 
+    def topic(self, name: str) -> Shown | None:
+        """Return the configuration of a topic, None without one."""
+        if name not in self._topics:
+            self._topics[name] = self.config.topic(name)
+        return self._topics[name]
+
     def is_batch(self, topic: str) -> bool:
         """Return True if a topic has batch queues."""
-        configured = self.config.topic(topic)
+        configured = self.topic(topic)
         name, value = _BATCH_QUEUE
         if configured is not None:
             return bool(configured["attributes"].get(name) == value)
@@ -241,9 +257,8 @@ class LiveStore:
             new.reconsume_times,
             new.prepared_transaction_offset,
         )
-        return encode_record(
-            new.topic, new.body, new.properties, numbers, new.born_host, self.store_host, self._encode_rules
-        )
+        rules = self._encode_rules._replace(property_map_size=0) if new.is_ordered else self._encode_rules
+        return encode_record(new.topic, new.body, new.properties, numbers, new.born_host, self.store_host, rules)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -273,7 +288,8 @@ class LiveStore:
                 if self.options.flush == "sync" and not self.flusher.make_durable(end, self._sync_timeout_seconds):
                     stored = [one._replace(is_durable=False) for one in stored]
                 if self.options.with_threads:
-                    self.dispatch_wanted.set()
+                    if not self.dispatch_wanted.is_set():
+                        self.dispatch_wanted.set()
                 else:
                     self._dispatcher.run(end)
         return stored
@@ -337,6 +353,8 @@ class LiveStore:
             self.files.replace(name, text.encode())
             self.files.sync()
             self.config = read_config(self.store.root)
+            self._topics.clear()
+            self.sound_topics.clear()
 
     def close(self) -> None:
         """Make everything durable and remove ``abort``; do nothing after a write that failed."""

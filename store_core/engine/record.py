@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from store_core.codec.message_id import format_offset_message_id
 from store_core.layout import record
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """A record that has passed a broker's checks, without its offsets and store time.
 
-    ``properties`` are written in their order, ``body`` unchanged. Hosts are stored bytes (``codec.hosts``).
+    ``properties`` are written in the release's order, or in theirs if ``is_ordered``; ``body`` unchanged. Hosts are stored bytes (``codec.hosts``).
     """
 
     topic: str
@@ -27,6 +25,7 @@ class NewRecord:
     sys_flag: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    is_ordered: bool = False
 
     @property
     def transaction(self) -> int:

@@ -6,7 +6,6 @@ from typing import Final
 
 from store_core.codec.properties import REAL_QID, REAL_TOPIC, TAGS
 from store_core.codec.record import Message
-from store_core.codec.tags import in_java_order
 from store_core.engine import properties as names
 from store_core.engine.checks import RefusedError, checked_size
 from store_core.engine.live_store import LiveStore
@@ -82,7 +81,7 @@ def _committed(live: LiveStore, half: Message) -> NewRecord:
         topic=half.properties[REAL_TOPIC],
         queue_id=int(half.properties[REAL_QID]),
         body=half.body,
-        properties=in_java_order(properties, live.rules.property_map_size),
+        properties=properties,
         born_timestamp_ms=half.born_timestamp_ms,
         born_host=half.raw_born_host,
         flag=half.flag,
@@ -101,4 +100,5 @@ def _op(live: LiveStore, half: Message) -> NewRecord:
         properties={names.WAIT: "true", TAGS: _OP_TAG},
         born_timestamp_ms=live.now_ms(),
         born_host=live.store_host,
+        is_ordered=True,
     )

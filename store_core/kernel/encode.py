@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,9 +140,8 @@ def encode_record(
 
     Raises ValueError where a part is too long for its field or a property holds a separator.
     """
-    return Encoded(
-        *_kernel().encode_record(topic, body, dict(properties), tuple(numbers), born_host, store_host, tuple(rules))
-    )
+    pairs = properties if properties.__class__ is dict else dict(properties)
+    return Encoded._make(_kernel().encode_record(topic, body, pairs, numbers, born_host, store_host, rules))
 
 
 def encode_records(
@@ -186,6 +186,7 @@ def encode_records(
     return EncodedRows(*columns)
 
 
+@cache
 def _kernel() -> Any:
     if is_native():
         from store_core.kernel import _native

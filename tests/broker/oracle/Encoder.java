@@ -79,10 +79,10 @@ final class Encoder {
         message.setBornHost(host(in));
         message.setStoreHost(host(in));
         if (((InetSocketAddress) message.getBornHost()).getAddress().getAddress().length > 4) {
-            message.setBornHostV6Flag();
+            Reflect.call(message, "setBornHostV6Flag");
         }
         if (((InetSocketAddress) message.getStoreHost()).getAddress().getAddress().length > 4) {
-            message.setStoreHostAddressV6Flag();
+            Reflect.call(message, "setStoreHostAddressV6Flag");
         }
         message.setBodyCRC(UtilAll.crc32(message.getBody()));
         if (message.getTopic().length() > Byte.MAX_VALUE && Reflect.hasClass("org.apache.rocketmq.common.message.MessageVersion")) {
