@@ -108,3 +108,29 @@ def rows_text(
     columns: Sequence[tuple[Any, ...]], rows: int, delimiter: int, tail: bytes, /
 ) -> npt.NDArray[np.uint8]: ...
 def are_text(bounds: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], /) -> npt.NDArray[np.bool_]: ...
+def encode_record(
+    topic: str,
+    body: bytes,
+    pairs: dict[str, str],
+    numbers: tuple[int, ...],
+    born_host: bytes,
+    store_host: bytes,
+    rules: tuple[Any, ...],
+    /,
+) -> tuple[bytes, int, list[int]]: ...
+def encode_records(
+    queues: list[tuple[str, int]],
+    next_queue_offset: npt.NDArray[np.int64],
+    hosts: list[bytes],
+    heads: tuple[npt.NDArray[Any], ...],
+    bodies: tuple[Any, ...],
+    pair_bounds: npt.NDArray[np.int64],
+    names: tuple[Any, ...],
+    values: tuple[Any, ...],
+    added: list[tuple[bytes, bytes]],
+    first: int,
+    place: tuple[int, ...],
+    store_host: bytes,
+    rules: tuple[Any, ...],
+    /,
+) -> tuple[npt.NDArray[Any], ...]: ...

@@ -9,6 +9,7 @@ mod arrow;
 mod collect;
 mod columns;
 mod derive;
+mod encode;
 mod entries;
 mod file;
 mod hosts;
@@ -36,6 +37,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_record, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
     module.add_function(wrap_pyfunction!(entries::chain_sums, module)?)?;
     module.add_function(wrap_pyfunction!(entries::good_run, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
