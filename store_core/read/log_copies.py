@@ -15,7 +15,7 @@ so tasks on other machines read the same bytes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -43,6 +43,8 @@ _PROBE_BYTES: Final = 4096
 _MOST_DIFFERING: Final = 100  # differences reported of a log
 _SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
+
+Span = tuple[int, int]  # [start, end) in the log
 
 # Length and checksum of records, by their offsets; None for a blank, _FAULTY for a record with a fault of its own, _MADE for
 # a tombstone or filler: rmqctl made it, so it is no part of another history.
@@ -510,3 +512,15 @@ def _others_whole(same: Set[int], frames: Frames, stop: int) -> Iterator[tuple[i
     for at, (size, checksum) in frames.items():
         if at not in same and checksum != _FAULTY and (at + size in frames or at + size >= stop):
             yield at, at + size, checksum == _MADE
+
+
+def parts_outside(span: Span, given: Iterable[Span]) -> list[Span]:
+    """Return the parts of a span that lie outside the ``given`` ranges, which are in order."""
+    parts, start = [], span[0]
+    for low, high in given:
+        if high <= start or low >= span[1]:
+            continue
+        if low > start:
+            parts.append((start, low))
+        start = high
+    return [*parts, (start, span[1])] if start < span[1] else parts

@@ -23,7 +23,7 @@ from store_core.codec.record import Message, body_crc_ok
 from store_core.codec.tags import tags_code
 from store_core.errors import NotAStoreError, UsageError
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.read.log_copies import Comparison, Log, common_history, is_torn, same_message
+from store_core.read.log_copies import Comparison, Log, Span, common_history, is_torn, parts_outside, same_message
 from store_core.recovery.damage_scan import LogSurvey, Region
 from store_core.recovery.keep_options import LoanRange
 from store_core.recovery.lost_from_queues import queue_entry_at
@@ -42,7 +42,6 @@ _READ_BYTES: Final = 1 << 20
 _END_BYTES: Final = 16  # of a record, which damage after it may reach
 _OPTIONS: Final = ScanOptions(check_property_crc=True)
 
-Span = tuple[int, int]  # [start, end) in the log
 Run = tuple[int, int, int]  # start, end, records
 
 
@@ -130,7 +129,7 @@ class Siblings:
         for whole in (True, False):  # a torn record is better than none
             for number, (sibling, wanted) in enumerate(zip(self.stores, spans, strict=True)):
                 given = _given(found.loans)
-                parts = [part for span in wanted for part in _without(span, given)]
+                parts = [part for span in wanted for part in parts_outside(span, given)]
                 runs = chain.from_iterable(_records_in(sibling, *part, whole=whole) for part in parts)
                 joined = _joined(store.log.file_size_bytes, runs)
                 found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined if count]
@@ -214,18 +213,6 @@ def _wanted(pair: _Pair, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[
 
 def _given(taken: list[LoanRange]) -> list[Span]:
     return sorted((loan.phy_offset, loan.phy_offset + loan.size_bytes) for loan in taken)
-
-
-def _without(span: Span, given: list[Span]) -> list[Span]:
-    """Return the parts of a span that lie outside the ``given`` ranges, which are in order."""
-    parts, start = [], span[0]
-    for low, high in given:
-        if high <= start or low >= span[1]:
-            continue
-        if low > start:
-            parts.append((start, low))
-        start = high
-    return [*parts, (start, span[1])] if start < span[1] else parts
 
 
 def _good(table: FrameTable, *, whole: bool) -> Any:

@@ -16,7 +16,6 @@ from store_core.export import task_progress as meter
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
-from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.chain import is_led_to
 from store_core.export.splits.plan import EXPORT_ANEW, Split, Task, segments_of
 from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, refuse_another_log, still_holds
@@ -111,7 +110,6 @@ def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
     That is when the log grew after a record was taken for its last, and when a range of the log turns out to be
     unreadable.
     """
-    keep_freed_memory()
     settled = 0
     refused: list[Range] = []
     while True:
