@@ -175,12 +175,13 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "What `rmqctl COMMAND --help` says. Global options may stand before or after the command.",
+        "What `rmqctl COMMAND --help` says. The global options, which every command has before or after its name, are listed once.",
         "",
     ]
     lines += ["```text", _help(), "```", ""]
     for name in built_commands():
-        lines += [f"## {name}", "", "```text", _help(name), "```", ""]
+        text = re.sub(r"\n\nGlobal options:\n(  .*\n?)+", "\n", _help(name)).rstrip()
+        lines += [f"## {name}", "", "```text", text, "```", ""]
     return "\n".join(lines)
 
 
