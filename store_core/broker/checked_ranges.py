@@ -7,7 +7,7 @@ physical offset, its format is the first, and its hosts are IPv4.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store_core.broker.plain_records import WalkAhead
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -30,12 +29,8 @@ _Key = tuple[int, bool, bool]  # segment, checksums checked, formats checked
 
 @dataclass(slots=True)
 class CheckedRanges:
-    """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile.
+    """The ends of plain records, window by window from a segment's start, of a log that does not change meanwhile."""
 
-    ``ahead``: a thread that walks segments meanwhile, with checksums.
-    """
-
-    ahead: WalkAhead | None = None
     buffers: Buffers = field(default_factory=Buffers)  # that the walk over a segment leaves to the next walk
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
@@ -61,21 +56,8 @@ class CheckedRanges:
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
 
-    def expect(self, segments: Sequence[Segment]) -> None:
-        """Have the thread walk these segments, which a scan will need."""
-        if self.ahead is not None:
-            self.ahead.want(segments)
-
     def passed(self, segment: Segment, at: int, limit: int, check: CheckRules) -> Iterator[int]:
-        """Yield ``end`` again for each step of the thread that walks this segment, and once more at its end."""
-        start = segment.phy_offset
-        if self.ahead is not None and at == start < limit and check.reads_v2 and check.reads_v6_hosts:
-            for end in self.ahead.found(segment):
-                self.add_run(segment, start, end, check_crc=True)
-                start = end
-                yield self.end(segment, at, limit, check)
-                if end >= limit:
-                    return
+        """Yield ``end``."""
         yield self.end(segment, at, limit, check)
 
     def end(self, segment: Segment, at: int, limit: int, check: CheckRules) -> int:

@@ -1,9 +1,7 @@
-"""A prediction for many releases looks at plain records once, and as one run where nobody asks for single ones."""
+"""Starts of many releases look at plain records as one run where single ones are not needed, and share what they lose."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +9,11 @@ import pytest
 
 from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.index_service import IndexState
-from store_core.broker.plain_records import WalkAhead, reading_ahead
+from store_core.broker.plain_records import plain_runs
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
-from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode
-from store_core.kernel.columns import WindowColumns
-from store_core.kernel.file import FileWalk, Walked
-from store_core.kernel.file import walk as walk_file
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import Books, outcome_of
@@ -52,7 +45,6 @@ def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
     monkeypatch.setattr(plain, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
     monkeypatch.setattr(plain, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(plain, "_STEP_SECONDS", 0.0)
     if request.param == "windows":
         monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
 
@@ -61,15 +53,14 @@ def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("base", BASES)
-def test_what_other_releases_found_changes_nothing(
+def test_plain_records_as_one_run_change_nothing(
     base: str, name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = damaged(base, name, "clean")
     with Store.open(root) as store:
-        proven = CheckedRanges()
-        shared = [_played(store, release, proven) for release in RELEASES]
+        in_runs = [_played(store, release) for release in RELEASES]
         monkeypatch.setattr(log_recovery, "_not_dispatched", lambda *_: 0)  # single records everywhere
-        assert shared == [_played(store, release, None) for release in RELEASES]
+        assert in_runs == [_played(store, release) for release in RELEASES]
 
 
 @pytest.mark.product(6)
@@ -80,9 +71,9 @@ def test_losses_that_were_listed_are_those_of_every_start(
     base: str, name: str, exit: str, damaged: DamagedStore
 ) -> None:
     with Store.open(damaged(base, name, exit)) as store:
-        proven, books = CheckedRanges(), Books()
+        books = Books()
         behaviours = [behaviour for behaviour, _ in groups_of(RELEASES_KNOWN)]
-        shared = [outcome_of(store, behaviour, proven=proven, books=books) for behaviour in behaviours]
+        shared = [outcome_of(store, behaviour, books=books) for behaviour in behaviours]
         assert shared == [outcome_of(store, behaviour) for behaviour in behaviours]
 
 
@@ -98,96 +89,18 @@ def test_losses_are_listed_once_for_starts_that_lose_alike(
     assert 0 < len(listed) < len(groups)
 
 
-@pytest.mark.usefixtures("small_reads")
-def test_a_log_is_read_once_for_releases_that_want_the_same(
-    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = damaged("load-533", "untouched", "clean")
-    calls: list[int] = []
-
-    def counted(window: memoryview, phy_offset: int, at: int, end: int, state: int, flags: int) -> WindowColumns:
-        calls.append(phy_offset)
-        return scan_window(window, phy_offset, at, end, state, flags)
-
-    def counted_file(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:
-        calls.append(at)
-        return walk_file(file, at, to, state, flags, seconds)
-
-    monkeypatch.setattr(walk, "scan_window", counted)
-    monkeypatch.setattr(plain, "walk_file", counted_file)
-    with Store.open(root) as store:
-        proven = CheckedRanges()
-        _played(store, "5.2.0", proven)
-        alone = len(calls)
-        _played(store, "5.4.0", proven)
-    assert alone > 8
-    assert len(calls) - alone <= 3  # what is left is where the last record ends
-
-
-@pytest.mark.product(6)
-@pytest.mark.usefixtures("small_reads")
-@pytest.mark.parametrize(
-    ("name", "exit"),
-    [
-        *((name, "clean") for name in (*DAMAGES, "cq-hole", "cq-ghost-entries", "cq-last-short")),
-        *((name, "crash") for name in ("untouched", "torn-tail", "cq-removed")),  # then nothing is read ahead
-    ],
-)
-@pytest.mark.parametrize("base", BASES)
-def test_what_is_read_ahead_changes_nothing(
-    base: str, name: str, exit: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each release alone, in both orders, and all of them together; queues that are sane in part only, too."""
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    monkeypatch.setattr(plain, "_LOOK_SECONDS", 0.001)
-    root = damaged(base, name, exit)
-    with Store.open(root) as store:
-        expected = {release: _played(store, release, None) for release in RELEASES}
-        for release in RELEASES:
-            with reading_ahead(store) as ahead:
-                assert (ahead.ahead is None) == (exit == "crash")
-                assert _played(store, release, ahead) == expected[release]
-        for releases in (RELEASES, RELEASES[::-1]):
-            with reading_ahead(store) as ahead:
-                assert {release: _played(store, release, ahead) for release in releases} == expected
-
-
-def test_a_thread_that_reads_ahead_ends_with_who_asked(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    with Store.open(damaged("load-533", "untouched", "clean")) as store:
-        with pytest.raises(KeyboardInterrupt), reading_ahead(store):
-            raise KeyboardInterrupt
-        assert not [thread for thread in threading.enumerate() if thread.name.endswith("ahead")]
-
-
-def test_who_comes_first_to_a_segment_walks_it(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that the thread has not come to is left to who asks, and the thread passes over it."""
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
-    with Store.open(damaged("load-533", "untouched", "clean")) as store:
-        *others, newest = store.log.segments
-        with closing(WalkAhead(newest)) as ahead:
-            assert not list(ahead.found(others[0]))
-            found = list(ahead.found(newest))
-            ahead.want(store.log.segments)
-            assert not list(ahead.found(others[0]))
-            assert found == sorted(found)
-            assert newest.phy_offset < found[-1] <= newest.end_phy_offset
-
-
-def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
-    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+def test_no_plain_records_are_found_in_a_file_that_cannot_be_opened(damaged: DamagedStore) -> None:
+    """The walk then reads it in another way, which reports the error."""
     root = damaged("load-533", "untouched", "clean")
     with Store.open(root) as store:
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
-        with closing(WalkAhead(newest)) as ahead:
-            assert not list(ahead.found(newest))
+        begin, end = newest.phy_offset, newest.end_phy_offset
+        assert not list(plain_runs(newest, begin, end, end, check_crc=True))
 
 
-def _played(store: Store, release: str, proven: CheckedRanges | None) -> tuple[Outcome, list[str]]:
-    return outcome_of(store, behaviour_of(Version.parse(release)), proven=proven)
+def _played(store: Store, release: str) -> tuple[Outcome, list[str]]:
+    return outcome_of(store, behaviour_of(Version.parse(release)))
 
 
 @pytest.mark.parametrize("entries_per_file", [2, 7, 100, 1000, 5000])
