@@ -5,7 +5,7 @@
 
 5.3.3 scans a cleanly closed log from the segment on that its queues end in, 5.2.0 the last three segments; both scan the
 newest three files of each queue. `cat` reads these files and nothing else; the prediction checks every body in them, and tells
-what is lost by all queue files. With two releases that scan differently the log is walked once. Half of a command on so little
+what is lost by all queue files. Half of a command on so little
 is its start, so the library's prediction is measured in this process, too.
 
 Who asks for a prediction has a machine that has just come up again, and reads from its disk: that is what cold rounds show. Before

@@ -199,12 +199,10 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
 
 
 def _played(ctx: Context, store: Store) -> Prediction:
-    from store_core.broker.versions import Version
-    from store_core.recovery.prediction.predict import predict as play
+    from store_core.recovery.prediction.predict import predict
 
-    named = store.settings.broker_version
     with ctx.progress("scan", store.log.size_bytes) as bar:
-        return play(store, Version.parse(named) if named else None, on_progress=bar)
+        return predict(store, on_progress=bar)
 
 
 def _report_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:

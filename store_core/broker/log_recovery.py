@@ -20,7 +20,6 @@ from store_core.layout import record
 from store_core.scan.frames import select
 
 if TYPE_CHECKING:
-    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.load import CheckpointTimes, Loaded
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
@@ -115,7 +114,6 @@ def recover_log(
     *,
     on_table: TableSink | None = None,
     on_progress: Progress | None = None,
-    proven: CheckedRanges | None = None,
 ) -> LogRecovery:
     """Scan, dispatch and cut. ``on_table`` gets every accepted table, ``on_progress`` the bytes scanned so far.
 
@@ -142,9 +140,7 @@ def recover_log(
         )
         return result
     try:
-        _scan(
-            store, loaded.segments[start:], begin, rules, dispatcher, queue_end, result, on_table, on_progress, proven
-        )
+        _scan(store, loaded.segments[start:], begin, rules, dispatcher, queue_end, result, on_table, on_progress)
     except DispatchError as error:
         result.refusal = f"{error}: loading fails at it"
     dispatcher.settle()
@@ -223,7 +219,6 @@ def _scan(
     result: LogRecovery,
     on_table: TableSink | None,
     on_progress: Progress | None,
-    proven: CheckedRanges | None,
 ) -> None:
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
@@ -231,7 +226,7 @@ def _scan(
     for segment in segments:
         at, end, ahead = max(begin, segment.phy_offset), segment.end_phy_offset, 0
         while True:
-            walk = SegmentWalk(store.log, segment, walking, at, end, plain_to=plain_to, proven=proven)
+            walk = SegmentWalk(store.log, segment, walking, at, end, plain_to=plain_to)
             outside = None
             for accepted in walk:
                 outside = _outside_of_file(accepted, segment) if rules.bounds_own_offset else None

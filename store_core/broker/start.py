@@ -25,7 +25,6 @@ from store_core.layout import paths, queue
 from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
-    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment, SegmentSequence
@@ -70,13 +69,11 @@ def start_broker(
     *,
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-    proven: CheckedRanges | None = None,
 ) -> Start:
     """Simulate a start; read the log that the broker would scan and the queue files it reads.
 
     Args:
         on_table: gets every table of records that recovery accepts; plain records that are not dispatched come as one row.
-        proven: the ranges that starts of other releases found in the same log.
 
     Raises:
         FailedError: the queues are in RocksDB, or a file cannot be read.
@@ -96,7 +93,7 @@ def start_broker(
             dispatcher.close()
             return Start(behaviour, refusal, loaded)
     rules = LogRules.of(store, behaviour)
-    log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
+    log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress)
     if not log.refusal:
         log.refusal = _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if loaded.refusal:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.codec.properties import some_properties
@@ -58,7 +57,6 @@ class SegmentWalk:
     Args:
         limit: the end of the broker's readable bytes in this segment.
         plain_to: the caller needs no single records before this offset; plain ones come as one row with only place and length.
-        proven: the ranges that walks of other releases found, to which this walk adds its own.
     """
 
     def __init__(
@@ -70,33 +68,21 @@ class SegmentWalk:
         limit: int,
         *,
         plain_to: int = 0,
-        proven: CheckedRanges | None = None,
     ) -> None:
         self._log = log.holding(segment)
         self._segment = segment
         self._rules = rules
         self._limit = limit
         self._plain_to = min(plain_to, limit) if not rules.check.verify_property_crc else 0
-        self._proven = proven if self._log is log else None
-        self._buffers = proven.buffers if proven is not None else None
         self.end = at
         self.stopped = Checked(Verdict.FAILED)
 
     def __iter__(self) -> Iterator[FrameTable]:
-        if self._proven is not None:
-            yield from self._passed(self._proven.end(self._segment, self.end, self._plain_to, self._rules.check))
         if self._has_plain_part:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
-        with closing(Windows(self._log, self._segment, size, buffers=self._buffers)) as windows:
+        with closing(Windows(self._log, self._segment, size)) as windows:
             yield from self._walk(windows, size)
-
-    def _passed(self, end: int) -> Iterator[FrameTable]:
-        """Yield one row for the plain records up to ``end``, and continue after them."""
-        if end > self.end:
-            table = plain_row(self.end, end - self.end)
-            self.end = end
-            yield table
 
     @property
     def _has_plain_part(self) -> bool:
@@ -110,9 +96,10 @@ class SegmentWalk:
     def _plain_part(self) -> Iterator[FrameTable]:
         check_crc = bool(self._rules.flags & ScanFlag.CHECK_CRC)
         for at in plain_runs(self._log, self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
-            if self._proven is not None:
-                self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
-            yield from self._passed(at)
+            if at > self.end:
+                table = plain_row(self.end, at - self.end)
+                self.end = at
+                yield table
 
     def _walk(self, windows: Windows, usual: int) -> Iterator[FrameTable]:
         wanted = usual
@@ -134,8 +121,6 @@ class SegmentWalk:
             wanted = usual
             if accepted:
                 table = _head_of(result, window, self.end, accepted)
-                if self._proven is not None and not self._rules.check.verify_property_crc:
-                    self._proven.add(self._segment, table, check_crc=self._rules.check.check_crc)
                 self.end = table.end_phy_offset
                 yield self._as_read(table)
             in_chain = accepted == len(result.kind) and result.next_state == ScanState.CHAINED

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.load import batch_topics_of
 from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
@@ -28,7 +26,6 @@ from store_core.recovery.plans.draft import Draft
 from store_core.recovery.plans.plan import Building, Built, Chunk, register_builder
 from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict
-from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
 from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.buffers import share_one_heap
@@ -70,8 +67,7 @@ def rebuild(
     walks = WalkProgress(on_progress, store.log.size_bytes)
     with ExitStack() as own_stack:
         stack = own_stack if keep is None else keep
-        proven = CheckedRanges()
-        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs, proven))
+        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs))
         draft = Draft(store.root)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
         for change in changes:
@@ -86,14 +82,14 @@ def rebuild(
         if len(draft):
             draft.depend_on_the_rest(*store.settings.outside_paths)
         with store_after_plan(store, None, changes, files) as shadow:
-            after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
+            after = predict(shadow, on_progress=walks.next()).outcome
         made = contents_of(*changes)
         return Planned(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made=made)
 
 
 @contextmanager
 def _derived(
-    store: Store, parts: tuple[str, ...], walks: WalkProgress, jobs: int = 1, proven: CheckedRanges | None = None
+    store: Store, parts: tuple[str, ...], walks: WalkProgress, jobs: int = 1
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
     with scratch_folder() as scratch:
         topics = batch_topics_of(store)
@@ -107,8 +103,7 @@ def _derived(
             walks=False,
         ) as derivation:
             options = replace(derivation.options, jobs=jobs)
-            sinks = (derivation.add, partial(_prove, store, proven or CheckedRanges()))
-            survey = survey_log(store, sinks, options=options, on_progress=walks.next())
+            survey = survey_log(store, (derivation.add,), options=options, on_progress=walks.next())
             if not survey.messages and (store.queues or store.index_files):
                 raise FailedError(
                     "the log holds no record, while queues or index files stand",
@@ -122,13 +117,6 @@ def _derived(
             if "index" in parts:
                 changes.append(derivation.index_changes())
             yield derivation, survey, changes
-
-
-def _prove(store: Store, proven: CheckedRanges, table: FrameTable) -> None:
-    """Note the plain records of the walk with checksums, which the predicted start then skips."""
-    segment = store.log.find(int(table.phy_offset[0])) if len(table) else None
-    if segment is not None:
-        proven.add(segment, table, check_crc=True)
 
 
 def _existing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:

@@ -1,4 +1,4 @@
-"""A start comes to the same after starts of other releases, and whatever waits for its queues."""
+"""A start comes to the same whatever it reads at once, and whatever waits for its queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from store_core.broker import dispatch, walk
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import start_broker
 from store_core.broker.versions import RELEASES, Version, Watched, behaviour_of, groups_of
@@ -42,20 +41,16 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "MOST_WAITING", 100)
 
 
-def _outcomes(
-    store: Store, proven: CheckedRanges | None, *, is_reversed: bool = False
-) -> list[tuple[Outcome, list[str]]]:
-    behaviours = [behaviour for behaviour, _ in GROUPS]
-    order = behaviours[::-1] if is_reversed else behaviours
-    found = {behaviour: outcome_of(store, behaviour, proven=proven) for behaviour in order}
-    return [found[behaviour] for behaviour in behaviours]
+def _outcomes(store: Store) -> list[tuple[Outcome, list[str]]]:
+    return [outcome_of(store, behaviour) for behaviour, _ in GROUPS]
 
 
-def _alone(store: Store) -> list[tuple[Outcome, list[str]]]:
-    """Return the outcomes of starts that know of no other and whose queues take all entries at once."""
+def _at_once(store: Store) -> list[tuple[Outcome, list[str]]]:
+    """Return the outcomes of starts that read large windows and whose queues take all entries at once."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "WINDOW_SIZE_BYTES", 4 << 20)
         patch.setattr(dispatch, "MOST_WAITING", 1 << 30)
-        return _outcomes(store, None)
+        return _outcomes(store)
 
 
 @pytest.mark.product(5)
@@ -78,9 +73,7 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
     if "index" in missing:
         shutil.rmtree(root / paths.INDEX, ignore_errors=True)
     with Store.open(root, load_settings(None, root)) as store:
-        alone = _alone(store)
-        for is_reversed in (False, True):
-            assert _outcomes(store, CheckedRanges(), is_reversed=is_reversed) == alone
+        assert _outcomes(store) == _at_once(store)
 
 
 @pytest.mark.product
@@ -91,7 +84,7 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
 )
 def test_every_start_on_a_damaged_store_comes_to_the_same(case: str, exit: str, damaged: DamagedStore) -> None:
     with Store.open(damaged("load-533", case, exit)) as store:
-        assert _outcomes(store, CheckedRanges()) == _alone(store)
+        assert _outcomes(store) == _at_once(store)
 
 
 @pytest.mark.product(4)
@@ -109,7 +102,7 @@ def test_every_start_on_a_store_damaged_at_random_comes_to_the_same(seed: int, s
         used = len(data.rstrip(b"\0")) // ENTRY.size_bytes
         path.write_bytes(data[: int(used * kept) * ENTRY.size_bytes].ljust(len(data), b"\0"))
     with Store.open(root, load_settings(None, root)) as store:
-        assert _outcomes(store, CheckedRanges(), is_reversed=seed % 2 == 0) == _alone(store)
+        assert _outcomes(store) == _at_once(store)
 
 
 def _damaged(draw: random.Random, data: bytes) -> bytes:
@@ -137,8 +130,8 @@ def test_an_index_that_rolls(entries: int, store_copy: StoreCopy) -> None:
     shutil.rmtree(root / paths.CONSUMEQUEUE)
     (root / "broker.conf").write_text(f"maxIndexNum={entries}\nmaxHashSlotNum=100\n")
     with Store.open(root, load_settings(root / "broker.conf", root)) as store:
-        shared = _outcomes(store, CheckedRanges())
-        assert shared == _alone(store)
+        shared = _outcomes(store)
+        assert shared == _at_once(store)
         assert any(outcome.index_rebuilt for outcome, _ in shared)
 
 

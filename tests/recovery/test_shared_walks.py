@@ -1,8 +1,7 @@
-"""A prediction for many releases looks at plain records once, and as one run where nobody asks for single ones."""
+"""Starts of many releases look at plain records as one run where single ones are not needed, and share what they lose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +9,10 @@ import pytest
 
 from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.index_service import IndexState
+from store_core.broker.plain_records import plain_runs
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
-from store_core.kernel import WindowScan
 from store_core.kernel.codes import FrameCode
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
@@ -54,15 +52,14 @@ def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("base", BASES)
-def test_what_other_releases_found_changes_nothing(
+def test_plain_records_as_one_run_change_nothing(
     base: str, name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = damaged(base, name, "clean")
     with Store.open(root) as store:
-        proven = CheckedRanges()
-        shared = [_played(store, release, proven) for release in RELEASES]
+        in_runs = [_played(store, release) for release in RELEASES]
         monkeypatch.setattr(log_recovery, "_not_dispatched", lambda *_: 0)  # single records everywhere
-        assert shared == [_played(store, release, None) for release in RELEASES]
+        assert in_runs == [_played(store, release) for release in RELEASES]
 
 
 @pytest.mark.product(6)
@@ -73,9 +70,9 @@ def test_losses_that_were_listed_are_those_of_every_start(
     base: str, name: str, exit: str, damaged: DamagedStore
 ) -> None:
     with Store.open(damaged(base, name, exit)) as store:
-        proven, books = CheckedRanges(), Books()
+        books = Books()
         behaviours = [behaviour for behaviour, _ in groups_of(RELEASES_KNOWN)]
-        shared = [outcome_of(store, behaviour, proven=proven, books=books) for behaviour in behaviours]
+        shared = [outcome_of(store, behaviour, books=books) for behaviour in behaviours]
         assert shared == [outcome_of(store, behaviour) for behaviour in behaviours]
 
 
@@ -91,62 +88,18 @@ def test_losses_are_listed_once_for_starts_that_lose_alike(
     assert 0 < len(listed) < len(groups)
 
 
-@pytest.mark.usefixtures("small_reads")
-def test_a_log_is_read_once_for_releases_that_want_the_same(
-    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = damaged("load-533", "untouched", "clean")
-    calls: list[int] = []
-
-    def counted(real: Callable[..., WindowScan]) -> Callable[..., WindowScan]:
-        def counting(phy_offset: int, *numbers: int, **others: bool) -> WindowScan:
-            calls.append(phy_offset)
-            return real(phy_offset, *numbers, **others)
-
-        return counting
-
-    monkeypatch.setattr(walk, "window_scan", counted(walk.window_scan))
-    monkeypatch.setattr(plain, "row_scan", counted(plain.row_scan))
-    with Store.open(root) as store:
-        proven = CheckedRanges()
-        _played(store, "5.2.0", proven)
-        alone = len(calls)
-        _played(store, "5.4.0", proven)
-    assert alone > 8
-    assert len(calls) - alone <= 3  # what is left is where the last record ends
-
-
-@pytest.mark.product(6)
-@pytest.mark.usefixtures("small_reads")
-@pytest.mark.parametrize(
-    ("name", "exit"),
-    [
-        *((name, "clean") for name in (*DAMAGES, "cq-hole", "cq-ghost-entries", "cq-last-short")),
-        *((name, "crash") for name in ("untouched", "torn-tail", "cq-removed")),
-    ],
-)
-@pytest.mark.parametrize("base", BASES)
-def test_what_other_starts_have_checked_changes_nothing(base: str, name: str, exit: str, damaged: DamagedStore) -> None:
-    """Each release alone, in both orders, and all of them together; queues that are sane in part only, too."""
-    root = damaged(base, name, exit)
-    with Store.open(root) as store:
-        expected = {release: _played(store, release, None) for release in RELEASES}
-        for releases in (RELEASES, RELEASES[::-1]):
-            proven = CheckedRanges()
-            assert {release: _played(store, release, proven) for release in releases} == expected
-
-
-def test_a_file_that_cannot_be_read_is_left_to_the_caller(damaged: DamagedStore) -> None:
+def test_no_plain_records_are_found_in_a_file_that_cannot_be_opened(damaged: DamagedStore) -> None:
+    """The walk then reads it in another way, which reports the error."""
     root = damaged("load-533", "untouched", "clean")
     with Store.open(root) as store:
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
         begin, end = newest.phy_offset, newest.end_phy_offset
-        assert not list(plain.plain_runs(store.log, newest, begin, end, end, check_crc=True))
+        assert not list(plain_runs(store.log, newest, begin, end, end, check_crc=True))
 
 
-def _played(store: Store, release: str, proven: CheckedRanges | None) -> tuple[Outcome, list[str]]:
-    return outcome_of(store, behaviour_of(Version.parse(release)), proven=proven)
+def _played(store: Store, release: str) -> tuple[Outcome, list[str]]:
+    return outcome_of(store, behaviour_of(Version.parse(release)))
 
 
 @pytest.mark.parametrize("entries_per_file", [2, 7, 100, 1000, 5000])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.detect_version import Evidence, evidence_of
 from store_core.broker.dispatch import EarlyDelivery
@@ -65,13 +64,7 @@ class Prediction:
         }
 
 
-def predict(
-    store: Store,
-    version: Version | None = None,
-    *,
-    on_progress: Progress | None = None,
-    proven: CheckedRanges | None = None,
-) -> Prediction:
+def predict(store: Store, version: Version | None = None, *, on_progress: Progress | None = None) -> Prediction:
     """Simulate the next start; read the log that the broker would read, and the queue files.
 
     Without ``version`` (or one in the store's settings) the store's own evidence decides. If it leaves several releases that
@@ -79,13 +72,11 @@ def predict(
 
     Args:
         on_progress: gets the bytes of the log scanned so far.
-        proven: the results of earlier walks over this log; None if there was none.
 
     Raises:
         FailedError: the queues are in RocksDB, or a file cannot be read.
         UsageError: the version is unknown.
     """
-    proven = proven or CheckedRanges()
     if version is None and store.settings.broker_version:
         version = Version.parse(store.settings.broker_version)
     if version is not None:
@@ -100,7 +91,7 @@ def predict(
         start = next((start for start in starts if _takes_same_path(store, start[0], behaviour)), None)
         if start is None:
             watched = Watched(behaviour)
-            found = outcome_of(store, watched.behaviour, on_progress=on_progress, proven=proven, books=books)
+            found = outcome_of(store, watched.behaviour, on_progress=on_progress, books=books)
             start = watched, *found
             starts.append(start)
         simulated.append((versions, *start[1:]))
@@ -124,7 +115,6 @@ def outcome_of(
     behaviour: Behaviour,
     *,
     on_progress: Progress | None = None,
-    proven: CheckedRanges | None = None,
     books: Books | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Return the outcome for releases with this behaviour, and notes as in ``Prediction``.
@@ -132,7 +122,7 @@ def outcome_of(
     ``books``: the losses of earlier simulated starts on this store; those of this start are added.
     """
     hunt = ResurrectionSearch(store)
-    with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
+    with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress) as start:
         outcome = outcome_of_start(store, start, hunt, on_progress=on_progress, books=books)
     give_freed_memory_back()  # a start that dispatches leaves much of it
     deleted = [f"a broker deletes {name}, which it cannot read" for name in start.loaded.deleted_config_files]
