@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.codec.properties import some_properties
 from store_core.codec.tags import index_key_hashes
@@ -24,7 +23,46 @@ from store_core.scan.windows import Windows
 if TYPE_CHECKING:
     from store_core.storage.sequence import Segment, SegmentSequence
 
-WINDOW_SIZE_BYTES: Final = 4 << 20
+
+from typing import TYPE_CHECKING
+
+from store_core.errors import UnreadableError
+from store_core.kernel.file import row_scan, window_rows
+from store_core.scan.runs import WINDOW_SIZE_BYTES
+from store_core.scan.windows import Span, walk_windows
+
+if TYPE_CHECKING:
+    from store_core.kernel import WindowScan
+    from store_core.storage.sequence import Segment, SegmentSequence
+
+
+def plain_runs(
+    log: SegmentSequence, segment: Segment, at: int, to: int, limit: int, *, check_crc: bool
+) -> Iterator[int]:
+    """Yield rising ends of adjacent plain records from ``at`` on, up to the first frame that is not plain.
+
+    Only records that start before ``to`` are read; ``limit`` is the end of the readable bytes. The walk ends where the file
+    cannot be opened or read: the caller then reads it in another way, which reports the error.
+    """
+    flags = ScanFlag.CHECK_NUMBERS | (ScanFlag.CHECK_CRC if check_crc else ScanFlag(0))
+
+    def open_scan(at: int, state: int, size_bytes: int) -> WindowScan:
+        return row_scan(at, limit, state, flags, size_bytes, to, reads_file=True)
+
+    try:
+        windows = Windows(log, segment, WINDOW_SIZE_BYTES, kept=False)
+    except UnreadableError:
+        return
+    with closing(windows):
+        span = Span(at, ScanState.CHAINED, to, limit, WINDOW_SIZE_BYTES)
+        for walked in walk_windows(log, segment, windows, span, open_scan, window_rows) if windows.reads_file else ():
+            for row in walked.found.rows if walked.found is not None else ():
+                if row.kind != FrameKind.MESSAGE or row.code != FrameCode.OK or row.phy_offset != at:
+                    break
+                at = row.end_phy_offset
+            yield at
+            if at < walked.end_phy_offset or walked.error is not None:
+                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from store_core.broker import log_recovery, walk
-from store_core.broker import plain_records as plain
 from store_core.broker.index_service import IndexState
-from store_core.broker.plain_records import plain_runs
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
+from store_core.broker.walk import plain_runs
 from store_core.kernel.codes import FrameCode
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
@@ -43,7 +42,6 @@ BASES = ("load-533", "load-497")
 def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log files are read in many parts, by the kernel or as windows."""
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(plain, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
     if request.param == "windows":
         monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
 
