@@ -171,7 +171,7 @@ class QueueBuilder:
         """Return the mask of the numbers that a message has."""
         numbering = self._numbering(key)
         inside = (queue_offsets >= numbering.first_queue_offset) & (queue_offsets < numbering.end_queue_offset)
-        if numbering.gaps:
+        if numbering.gaps and inside.any():
             firsts, counts = np.array(list(numbering.gaps), np.int64).T
             at = np.searchsorted(firsts, queue_offsets, "right") - 1
             inside &= (at < 0) | (queue_offsets >= firsts[at] + counts[at])

@@ -46,19 +46,30 @@ _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further after the log a
 class LostMessages:
     """Lost records, each once, and numbers of queues of which nothing else is known, as ranges of queue offsets by queue.
 
-    Of rows only the ranges are kept, and the first ``MOST_RECORDS`` in log order. Numbers of known records count once.
+    Of rows only the ranges are kept, and the first ``MOST_RECORDS`` in log order. Numbers of known records count once, and
+    records ``beyond_end`` of the log if no message of its ``queues`` has their number: else the entry that named them is wrong.
     """
 
-    def __init__(self, lost: Iterable[Lost] = (), missing: Iterable[tuple[QueueKey, int, int]] = ()) -> None:
+    def __init__(
+        self,
+        lost: Iterable[Lost] = (),
+        missing: Iterable[tuple[QueueKey, int, int]] = (),
+        *,
+        beyond_end: Iterable[Lost] = (),
+        queues: QueueBuilder | None = None,
+    ) -> None:
         self._records: set[LostRecord] = set()
         self._first: Rows = np.zeros(0, ROW)
         self._table: LostTable | None = None
         parts: list[_Part] = []
-        for item in lost:
+        for item, builder in chain(((item, None) for item in lost), ((item, queues) for item in beyond_end)):
             if isinstance(item, LostRows):
-                self._table = item.table
-                parts += (part for chunk in item.chunks() for part in self._parts_of(item.table, chunk))
-            else:
+                self._table = table = item.table
+                for rows in item.chunks():
+                    parts += self._parts_of(
+                        table, rows if builder is None else rows[_are_lacking(builder, table, rows)]
+                    )
+            elif builder is None or _is_lacking(builder, item):
                 self._records.add(item)
         parts += map(_part, self._records)
         parts += _unknown_parts(_joined(parts), sorted(missing))
@@ -246,47 +257,18 @@ def _row(record: LostRecord | None, traces: Sequence[IndexTrace]) -> dict[str, A
     }
 
 
-class QueuesOfLog:
-    """The messages of the log by queue and number."""
+def _is_lacking(queues: QueueBuilder, lost: LostRecord) -> bool:
+    """Return True if no message of the queues has the number of a lost record."""
+    return lost.batch_size > 1 or queues.phy_offset_of(QueueKey(lost.topic, lost.queue_id), lost.queue_offset) is None
 
-    def __init__(self, builder: QueueBuilder, table: LostTable) -> None:
-        self._builder = builder
-        self._table = table
-        self._ends: dict[QueueKey, int] = {}
 
-    def lacking(self, lost: Lost) -> Iterator[Lost]:
-        """Yield lost records, except those whose number a message has: the entry that named them is wrong."""
-        if isinstance(lost, LostRecord):
-            key, number = QueueKey(lost.topic, lost.queue_id), lost.queue_offset
-            is_beyond = lost.batch_size > 1 or number >= self._end(key)
-            if is_beyond or self._builder.phy_offset_of(key, number) is None:
-                yield lost
-            return
-        at = lost.first
-        for rows in lost.chunks():
-            is_lost = self._are_lacking(rows)
-            if is_lost.all():
-                yield self._table.rows(at, at + len(rows))
-            elif is_lost.any():
-                yield self._table.append(rows[is_lost])
-            at += len(rows)
-
-    def _are_lacking(self, rows: Rows) -> NDArray[np.bool_]:
-        keys = self._table.queues
-        ends = np.zeros(len(keys), np.int64)
-        for number in np.unique(rows["queue"]).tolist():
-            ends[number] = self._end(keys[number])
-        is_lost: NDArray[np.bool_] = (rows["batch_size"] > 1) | (rows["queue_offset"] >= ends[rows["queue"]])
-        # Few as a rule: most lost numbers are at or after the ends of their queues.
-        for number in np.unique(rows["queue"][~is_lost]).tolist():
-            in_queue = ~is_lost & (rows["queue"] == number)
-            is_lost[in_queue] = ~self._builder.has(keys[number], rows["queue_offset"][in_queue])
-        return is_lost
-
-    def _end(self, key: QueueKey) -> int:
-        if key not in self._ends:
-            self._ends[key] = self._builder.summary(key).end_queue_offset
-        return self._ends[key]
+def _are_lacking(queues: QueueBuilder, table: LostTable, rows: Rows) -> NDArray[np.bool_]:
+    """Return the mask of the rows whose number no message of the queues has."""
+    is_lost: NDArray[np.bool_] = rows["batch_size"] > 1
+    for number in np.unique(rows["queue"]).tolist():
+        in_queue = rows["queue"] == number
+        is_lost[in_queue] |= ~queues.has(table.queues[number], rows["queue_offset"][in_queue])
+    return is_lost
 
 
 def beyond_log_end(store: Store, survey: LogSurvey) -> Region:
