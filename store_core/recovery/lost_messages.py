@@ -61,6 +61,7 @@ class LostMessages:
         self._records: set[LostRecord] = set()
         self._first: Rows = np.zeros(0, ROW)
         self._table: LostTable | None = None
+        self._numbers: list[tuple[QueueKey, int, int]] = []  # the first ranges of numbers alone
         parts: list[_Part] = []
         for item, builder in chain(((item, None) for item in lost), ((item, queues) for item in beyond_end)):
             if isinstance(item, LostRows):
@@ -72,9 +73,9 @@ class LostMessages:
             elif builder is None or _is_lacking(builder, item):
                 self._records.add(item)
         parts += map(_part, self._records)
-        parts += _unknown_parts(_joined(parts), sorted(missing))
-        self._runs = _joined(parts)
-        self._numbers = sorted((part.key, part.first, part.last) for part in parts if part.is_number)
+        unknown = list(_unknown_parts(_joined(parts), sorted(missing)))
+        self._add_numbers(unknown)
+        self._runs = _joined([*parts, *unknown])
 
     def first(self) -> list[LostRecord]:
         """Return the first ``MOST_RECORDS`` records in log order; those of unknown place come last."""
@@ -92,12 +93,18 @@ class LostMessages:
         ]
 
     def _parts_of(self, table: LostTable, rows: Rows) -> Iterator[_Part]:
-        """Yield the parts of runs within some rows, and keep the first rows with a place."""
+        """Yield the parts of runs within some rows, and keep the first rows with a place and the first numbers alone."""
         is_placed = table.told_by(rows, Source.PLACE)
         placed = np.concatenate([self._first, rows[is_placed]])
         self._first = placed[np.argsort(placed["phy_offset"], kind="stable")[:MOST_RECORDS]]
-        yield from _parts_of(table, rows[is_placed], is_number=False)
-        yield from _parts_of(table, rows[~is_placed], is_number=True)
+        self._add_numbers(_parts_of(table, rows[~is_placed]))
+        rows = rows.copy()
+        rows["size_bytes"][~is_placed] = 0
+        return _parts_of(table, rows)
+
+    def _add_numbers(self, parts: Iterable[_Part]) -> None:
+        ranges = ((part.key, part.first, part.last) for part in parts)
+        self._numbers = sorted([*self._numbers, *ranges])[:MOST_RECORDS]
 
 
 def _joined(parts: Iterable[_Part]) -> list[list[_Part]]:
@@ -120,24 +127,20 @@ def _unknown_parts(runs: Iterable[Sequence[_Part]], missing: Iterable[tuple[Queu
         stop = first + count
         for run_first, run_last in known.get(key, ()):
             if first < min(run_first, stop):
-                yield _Part(key, first, min(run_first, stop) - 1, is_number=True)
+                yield _Part(key, first, min(run_first, stop) - 1)
             first = max(first, run_last + 1)
         if first < stop:
-            yield _Part(key, first, stop - 1, is_number=True)
+            yield _Part(key, first, stop - 1)
 
 
 class _Part(NamedTuple):
-    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``.
-
-    ``is_number``: nothing but the numbers is known.
-    """
+    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``."""
 
     key: QueueKey
     first: int
     last: int
     size_bytes: int = 0
     phy_offset: int = -1
-    is_number: bool = False
     keys: tuple[str, ...] = ()
     heads: Rows | None = None
     table: LostTable | None = None
@@ -153,10 +156,10 @@ class _Part(NamedTuple):
 def _part(record: LostRecord) -> _Part:
     key, first = QueueKey(record.topic, record.queue_id), record.queue_offset
     at = -1 if record.phy_offset is None else record.phy_offset
-    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, keys=record.keys)
+    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, record.keys)
 
 
-def _parts_of(table: LostTable, rows: Rows, *, is_number: bool) -> Iterator[_Part]:
+def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
     """Yield the parts of runs within some rows."""
     if not len(rows):
         return
@@ -170,10 +173,9 @@ def _parts_of(table: LostTable, rows: Rows, *, is_number: bool) -> Iterator[_Par
             table.queues[int(part["queue"][0])],
             int(part["queue_offset"][0]),
             int(part["queue_offset"][-1] + part["batch_size"][-1]) - 1,
-            0 if is_number else int(part["size_bytes"].sum(dtype=np.int64)),
+            int(part["size_bytes"].sum(dtype=np.int64)),
             int(part["phy_offset"][0]),
-            is_number=is_number,
-            heads=part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART].copy(),
+            heads=heads.copy() if len(heads := part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART]) else None,
             table=table,
         )
 
