@@ -14,7 +14,8 @@ from store_core.check.entries import empty_files
 from store_core.check.live_check import log_reaches, look_at_queues
 from store_core.check.log_map import LogMap, runs_of
 from store_core.check.report import Findings
-from store_core.derive.batch import last_generation
+from store_core.derive.batch import batch_queue_builder, last_generation
+from store_core.derive.queues import are_as_built
 from store_core.derive.spool import RowsByQueue
 from store_core.layout import paths
 from store_core.layout.queue import BATCH_ENTRY
@@ -52,6 +53,13 @@ class _BatchCheck:
         self.files = store.batch_queues.get(key)
 
     def run(self) -> None:
+        if self.files is not None and self.rows.count(self.key):
+            builder = batch_queue_builder(self.store, self.rows, self.log.min_phy_offset)
+            if are_as_built(self.store, self.files, builder.files(self.key)):
+                return
+        self._explain()
+
+    def _explain(self) -> None:
         first, phy_offsets = self._phy_offsets()
         order = np.argsort(phy_offsets, kind="stable")
         ascending = phy_offsets[order]

@@ -18,7 +18,7 @@ from store_core.check.log_map import Intervals, LogMap, runs_of, windows_of
 from store_core.check.report import Findings
 from store_core.derive.dispatch import Rows
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import QueueFile, numbering_of, queue_builder, same_content
+from store_core.derive.queues import QueueBuilder, are_as_built, queue_builder
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
 from store_core.layout import paths
@@ -110,9 +110,10 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        if self._is_as_built():
+        builder = queue_builder(self.store, self.rows, self.log.min_phy_offset)
+        if self._is_as_built(builder):
             return
-        self.numbering = numbering_of(self.rows, self.key, self._phy_offset_in_queue)
+        self.numbering = builder.numbering(self.key)
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -127,25 +128,15 @@ class _QueueCheck:
                 severity="warning",
             )
 
-    def _is_as_built(self) -> bool:
+    def _is_as_built(self, builder: QueueBuilder) -> bool:
         """Return True if the files are as recovery builds them, of consecutive messages from the first place on."""
-        if self.files is None:
-            return False
-        builder, ext = (
-            queue_builder(self.store, self.rows, self.log.min_phy_offset),
-            self.store.ext_queues.get(self.key),
-        )
+        files, ext = self.files, self.store.ext_queues.get(self.key)
         return (
-            builder.summary(self.key).is_whole_from(self.files.min_phy_offset // ENTRY_SIZE_BYTES)
-            and _are_as_built(self.store, self.files, builder.files(self.key))
-            and (ext is None or _are_as_built(self.store, ext, builder.ext_files(self.key)))
+            files is not None
+            and builder.summary(self.key).is_whole_from(files.min_phy_offset // ENTRY_SIZE_BYTES)
+            and are_as_built(self.store, files, builder.files(self.key))
+            and (ext is None or are_as_built(self.store, ext, builder.ext_files(self.key)))
         )
-
-    def _phy_offset_in_queue(self, queue_offset: int) -> int | None:
-        if self.files is None:
-            return None
-        entries, known = self._entries_at(np.array([queue_offset]))
-        return int(entries["phy_offset"][0]) if known[0] and entries["size_bytes"][0] > 0 else None
 
     # Records to entries
 
@@ -454,8 +445,3 @@ def _count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
-
-
-def _are_as_built(store: Store, files: SegmentSequence, made: Iterator[QueueFile]) -> bool:
-    found = {segment.name: segment.path for segment in files.segments}
-    return all(file.name in found and same_content(store, found.pop(file.name), file) for file in made) and not found

@@ -17,7 +17,6 @@ from store_core.derive.numbering import (
     LARGEST_QUEUE_OFFSET,
     Misnumbered,
     Numbering,
-    Standing,
     Stray,
     Stretch,
     number_rows,
@@ -88,13 +87,6 @@ def plain_queue(rows: RowsByQueue, key: QueueKey) -> PlainQueue | None:
     return plain if plain is not None and 0 <= plain.queue_offset <= LARGEST_QUEUE_OFFSET else None
 
 
-def numbering_of(rows: RowsByQueue, key: QueueKey, standing: Standing) -> Numbering:
-    """Number a queue's rows; ``standing`` as for ``number_rows``."""
-    if (plain := plain_queue(rows, key)) is not None:
-        return Numbering([Stretch(plain.queue_offset, 0, plain.rows)])
-    return number_rows(rows.stretches(key), partial(rows.row, key), standing)
-
-
 class QueueBuilder:
     """Builds the files of ordinary queues from spooled rows.
 
@@ -130,6 +122,10 @@ class QueueBuilder:
     def queue_keys(self) -> list[QueueKey]:
         """Return the ordinary queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic not in self._rows.rules.batch_topics]
+
+    def numbering(self, key: QueueKey) -> Numbering:
+        """Return which message of a queue has which number."""
+        return self._numbering(key)
 
     def summary(self, key: QueueKey) -> QueueSummary:
         """Return the summary of the files that will be built."""
@@ -171,7 +167,7 @@ class QueueBuilder:
         """Return the mask of the numbers that a message has."""
         numbering = self._numbering(key)
         inside = (queue_offsets >= numbering.first_queue_offset) & (queue_offsets < numbering.end_queue_offset)
-        if numbering.gaps:
+        if numbering.gaps and inside.any():
             firsts, counts = np.array(list(numbering.gaps), np.int64).T
             at = np.searchsorted(firsts, queue_offsets, "right") - 1
             inside &= (at < 0) | (queue_offsets >= firsts[at] + counts[at])
@@ -221,7 +217,11 @@ class QueueBuilder:
         return plan.content(number, rows, self._existing_ext.get(key))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return numbering_of(self._rows, key, partial(self._phy_offset_in_queue, key))
+        if (plain := plain_queue(self._rows, key)) is not None:
+            return Numbering([Stretch(plain.queue_offset, 0, plain.rows)])
+        return number_rows(
+            self._rows.stretches(key), partial(self._rows.row, key), partial(self._phy_offset_in_queue, key)
+        )
 
     def _phy_offset_in_queue(self, key: QueueKey, queue_offset: int) -> int | None:
         entry = self._queue_entry_at(key, queue_offset)
@@ -378,6 +378,12 @@ def same_content(store: Store, path: Path, made: Content) -> bool:
             return False
         at += len(chunk)
     return at == made.size_bytes
+
+
+def are_as_built(store: Store, files: SegmentSequence, made: Iterable[QueueFile]) -> bool:
+    """Return True if a queue has exactly the built files, with their content."""
+    found = {segment.name: segment.path for segment in files.segments}
+    return all(file.name in found and same_content(store, found.pop(file.name), file) for file in made) and not found
 
 
 def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from store_core.closing import Closing
-from store_core.derive.batch import BatchQueueBuilder
+from store_core.derive.batch import BatchQueueBuilder, batch_queue_builder, known_batch_file_size
 from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import Content, GapEntry, QueueBuilder, file_size_of, queue_builder, same_content
+from store_core.derive.queues import Content, GapEntry, QueueBuilder, queue_builder, same_content
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -217,16 +217,9 @@ class Derivation(Closing):
         """Return the builder of the ordinary queues."""
         return queue_builder(self._store, self.rows, self._log_min, gap_entry)
 
-    def _known_batch_queue_size(self) -> int | None:
-        return file_size_of(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
-
     def batch_queues(self) -> BatchQueueBuilder:
         """Return the builder of the batch queues."""
-        existing = self._store.batch_queues
-        size = self._known_batch_queue_size()
-        return BatchQueueBuilder(
-            self.rows, size or queue.DEFAULT_BATCH_FILE_SIZE_BYTES, existing=existing, log_min_phy_offset=self._log_min
-        )
+        return batch_queue_builder(self._store, self.rows, self._log_min)
 
     def queue_changes(self, gap_entry: GapEntry | None = None) -> DerivedChanges:
         """Return the changes after which every queue agrees with the log."""
@@ -244,7 +237,7 @@ class Derivation(Closing):
                     builder.file_size_bytes,
                     alike if file_sizes else _NO_SIZE_KNOWN,
                 )
-        if batches and not self._known_batch_queue_size():
+        if batches and not known_batch_file_size(self._store):
             self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NO_SIZE_KNOWN
         for key in sorted(ordinary | set(self._store.queues)):
             files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)

@@ -46,24 +46,36 @@ _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further after the log a
 class LostMessages:
     """Lost records, each once, and numbers of queues of which nothing else is known, as ranges of queue offsets by queue.
 
-    Of rows only the ranges are kept, and the first ``MOST_RECORDS`` in log order. Numbers of known records count once.
+    Of rows only the ranges are kept, and the first ``MOST_RECORDS`` in log order. Numbers of known records count once, and
+    records ``beyond_end`` of the log if no message of its ``queues`` has their number: else the entry that named them is wrong.
     """
 
-    def __init__(self, lost: Iterable[Lost] = (), missing: Iterable[tuple[QueueKey, int, int]] = ()) -> None:
+    def __init__(
+        self,
+        lost: Iterable[Lost] = (),
+        missing: Iterable[tuple[QueueKey, int, int]] = (),
+        *,
+        beyond_end: Iterable[Lost] = (),
+        queues: QueueBuilder | None = None,
+    ) -> None:
         self._records: set[LostRecord] = set()
         self._first: Rows = np.zeros(0, ROW)
         self._table: LostTable | None = None
+        self._numbers: list[tuple[QueueKey, int, int]] = []  # the first ranges of numbers alone
         parts: list[_Part] = []
-        for item in lost:
+        for item, builder in chain(((item, None) for item in lost), ((item, queues) for item in beyond_end)):
             if isinstance(item, LostRows):
-                self._table = item.table
-                parts += (part for chunk in item.chunks() for part in self._parts_of(item.table, chunk))
-            else:
+                self._table = table = item.table
+                for rows in item.chunks():
+                    parts += self._parts_of(
+                        table, rows if builder is None else rows[_are_lacking(builder, table, rows)]
+                    )
+            elif builder is None or _is_lacking(builder, item):
                 self._records.add(item)
         parts += map(_part, self._records)
-        parts += _unknown_parts(_joined(parts), sorted(missing))
-        self._runs = _joined(parts)
-        self._numbers = sorted((part.key, part.first, part.last) for part in parts if part.is_number)
+        unknown = list(_unknown_parts(_joined(parts), sorted(missing)))
+        self._add_numbers(unknown)
+        self._runs = _joined([*parts, *unknown])
 
     def first(self) -> list[LostRecord]:
         """Return the first ``MOST_RECORDS`` records in log order; those of unknown place come last."""
@@ -81,12 +93,18 @@ class LostMessages:
         ]
 
     def _parts_of(self, table: LostTable, rows: Rows) -> Iterator[_Part]:
-        """Yield the parts of runs within some rows, and keep the first rows with a place."""
+        """Yield the parts of runs within some rows, and keep the first rows with a place and the first numbers alone."""
         is_placed = table.told_by(rows, Source.PLACE)
         placed = np.concatenate([self._first, rows[is_placed]])
         self._first = placed[np.argsort(placed["phy_offset"], kind="stable")[:MOST_RECORDS]]
-        yield from _parts_of(table, rows[is_placed], is_number=False)
-        yield from _parts_of(table, rows[~is_placed], is_number=True)
+        self._add_numbers(_parts_of(table, rows[~is_placed]))
+        rows = rows.copy()
+        rows["size_bytes"][~is_placed] = 0
+        return _parts_of(table, rows)
+
+    def _add_numbers(self, parts: Iterable[_Part]) -> None:
+        ranges = ((part.key, part.first, part.last) for part in parts)
+        self._numbers = sorted([*self._numbers, *ranges])[:MOST_RECORDS]
 
 
 def _joined(parts: Iterable[_Part]) -> list[list[_Part]]:
@@ -109,24 +127,20 @@ def _unknown_parts(runs: Iterable[Sequence[_Part]], missing: Iterable[tuple[Queu
         stop = first + count
         for run_first, run_last in known.get(key, ()):
             if first < min(run_first, stop):
-                yield _Part(key, first, min(run_first, stop) - 1, is_number=True)
+                yield _Part(key, first, min(run_first, stop) - 1)
             first = max(first, run_last + 1)
         if first < stop:
-            yield _Part(key, first, stop - 1, is_number=True)
+            yield _Part(key, first, stop - 1)
 
 
 class _Part(NamedTuple):
-    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``.
-
-    ``is_number``: nothing but the numbers is known.
-    """
+    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``."""
 
     key: QueueKey
     first: int
     last: int
     size_bytes: int = 0
     phy_offset: int = -1
-    is_number: bool = False
     keys: tuple[str, ...] = ()
     heads: Rows | None = None
     table: LostTable | None = None
@@ -142,10 +156,10 @@ class _Part(NamedTuple):
 def _part(record: LostRecord) -> _Part:
     key, first = QueueKey(record.topic, record.queue_id), record.queue_offset
     at = -1 if record.phy_offset is None else record.phy_offset
-    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, keys=record.keys)
+    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, record.keys)
 
 
-def _parts_of(table: LostTable, rows: Rows, *, is_number: bool) -> Iterator[_Part]:
+def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
     """Yield the parts of runs within some rows."""
     if not len(rows):
         return
@@ -159,10 +173,9 @@ def _parts_of(table: LostTable, rows: Rows, *, is_number: bool) -> Iterator[_Par
             table.queues[int(part["queue"][0])],
             int(part["queue_offset"][0]),
             int(part["queue_offset"][-1] + part["batch_size"][-1]) - 1,
-            0 if is_number else int(part["size_bytes"].sum(dtype=np.int64)),
+            int(part["size_bytes"].sum(dtype=np.int64)),
             int(part["phy_offset"][0]),
-            is_number=is_number,
-            heads=part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART].copy(),
+            heads=heads.copy() if len(heads := part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART]) else None,
             table=table,
         )
 
@@ -246,47 +259,18 @@ def _row(record: LostRecord | None, traces: Sequence[IndexTrace]) -> dict[str, A
     }
 
 
-class QueuesOfLog:
-    """The messages of the log by queue and number."""
+def _is_lacking(queues: QueueBuilder, lost: LostRecord) -> bool:
+    """Return True if no message of the queues has the number of a lost record."""
+    return lost.batch_size > 1 or queues.phy_offset_of(QueueKey(lost.topic, lost.queue_id), lost.queue_offset) is None
 
-    def __init__(self, builder: QueueBuilder, table: LostTable) -> None:
-        self._builder = builder
-        self._table = table
-        self._ends: dict[QueueKey, int] = {}
 
-    def lacking(self, lost: Lost) -> Iterator[Lost]:
-        """Yield lost records, except those whose number a message has: the entry that named them is wrong."""
-        if isinstance(lost, LostRecord):
-            key, number = QueueKey(lost.topic, lost.queue_id), lost.queue_offset
-            is_beyond = lost.batch_size > 1 or number >= self._end(key)
-            if is_beyond or self._builder.phy_offset_of(key, number) is None:
-                yield lost
-            return
-        at = lost.first
-        for rows in lost.chunks():
-            is_lost = self._are_lacking(rows)
-            if is_lost.all():
-                yield self._table.rows(at, at + len(rows))
-            elif is_lost.any():
-                yield self._table.append(rows[is_lost])
-            at += len(rows)
-
-    def _are_lacking(self, rows: Rows) -> NDArray[np.bool_]:
-        keys = self._table.queues
-        ends = np.zeros(len(keys), np.int64)
-        for number in np.unique(rows["queue"]).tolist():
-            ends[number] = self._end(keys[number])
-        is_lost: NDArray[np.bool_] = (rows["batch_size"] > 1) | (rows["queue_offset"] >= ends[rows["queue"]])
-        # Few as a rule: most lost numbers are at or after the ends of their queues.
-        for number in np.unique(rows["queue"][~is_lost]).tolist():
-            in_queue = ~is_lost & (rows["queue"] == number)
-            is_lost[in_queue] = ~self._builder.has(keys[number], rows["queue_offset"][in_queue])
-        return is_lost
-
-    def _end(self, key: QueueKey) -> int:
-        if key not in self._ends:
-            self._ends[key] = self._builder.summary(key).end_queue_offset
-        return self._ends[key]
+def _are_lacking(queues: QueueBuilder, table: LostTable, rows: Rows) -> NDArray[np.bool_]:
+    """Return the mask of the rows whose number no message of the queues has."""
+    is_lost: NDArray[np.bool_] = rows["batch_size"] > 1
+    for number in np.unique(rows["queue"]).tolist():
+        in_queue = rows["queue"] == number
+        is_lost[in_queue] |= ~queues.has(table.queues[number], rows["queue_offset"][in_queue])
+    return is_lost
 
 
 def beyond_log_end(store: Store, survey: LogSurvey) -> Region:

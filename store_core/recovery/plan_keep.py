@@ -30,7 +30,6 @@ from store_core.recovery.lost_config import Configuration, DelayLevel, delay_lev
 from store_core.recovery.lost_from_queues import lost_by_queue_entries
 from store_core.recovery.lost_messages import (
     LostMessages,
-    QueuesOfLog,
     SkippedEarlier,
     beyond_log_end,
     only_indexed,
@@ -447,17 +446,15 @@ def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkPro
         ]
     after_end = [*found.survey.tail, beyond_log_end(store, found.survey)]
     named = [lost for records in lost_by_queue_entries(store, after_end, table, walks).values() for lost in records]
-    queues = QueuesOfLog(found.derivation.queues(), table)
     found.lost = LostMessages(
         [
-            *(
-                lost
-                for closed_region in found.closed_regions
-                for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
-            ),
-            *(missing for lost in named for missing in queues.lacking(lost)),
+            lost
+            for closed_region in found.closed_regions
+            for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
         ],
         found.unfilled,
+        beyond_end=named,
+        queues=found.derivation.queues(),
     )
     # No head, no entry and no gap names a record of such a region; where every queue is whole, it held none.
     found.unknown = [
