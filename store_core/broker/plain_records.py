@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.entry_runs import EntryRuns
 from store_core.errors import UnreadableError
+from store_core.kernel import row_scan, window_rows
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
-from store_core.kernel.file import row_scan, window_rows
 from store_core.scan.runs import WINDOW_SIZE_BYTES
 from store_core.scan.windows import Span, Windows, walk_windows
 

@@ -10,8 +10,7 @@ from store_core.check.report import Findings
 from store_core.check.runs import OffsetRanges
 from store_core.codec.times import format_time
 from store_core.kernel.codes import FrameKind
-from store_core.scan.frames import FrameTable
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
+from store_core.scan.frames import FrameTable, filler_rows, tombstone_rows
 from store_core.storage.store import Store
 
 

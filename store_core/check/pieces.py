@@ -8,8 +8,8 @@ from typing import Final
 from store_core.errors import UsageError
 from store_core.kernel.codes import FrameKind, ScanFlag
 from store_core.layout import record
-from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import RunOptions, Runs, scan_runs
+from store_core.scan.windows import Piece, nominal_end
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 

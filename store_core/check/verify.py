@@ -10,11 +10,11 @@ from threading import Lock
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding
+from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
-from store_core.kernel.file import FrameRow
 from store_core.read.log_files import unread_log
-from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import Runs, map_runs
+from store_core.scan.windows import Piece, nominal_end
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 

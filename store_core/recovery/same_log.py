@@ -25,8 +25,8 @@ from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.read.records import read_message, read_record_bytes
 from store_core.recovery.damage_scan import LogSurvey, Neighbour, Region
 from store_core.recovery.lost_from_queues import queue_entry_at
+from store_core.scan.frames import filler_rows, tombstone_rows
 from store_core.scan.log import scan_log
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.store import QueueKey, Store
 
 _SAMPLES: Final = 64

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store_core.kernel import NOATIME, OPEN_FLAGS
 from store_core.kernel.entries import chain_sums, hashes
 from store_core.kernel.entry_runs import read_run
-from store_core.kernel.file import NOATIME, OPEN_FLAGS
 from store_core.kernel.reference import entries as twin_entries
 from store_core.layout import queue
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES

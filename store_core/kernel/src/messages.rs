@@ -1,4 +1,4 @@
-//! The messages that a run of queue entries points to (twin: in store_core/kernel/messages.py).
+//! The messages that a run of queue entries points to (twin: in store_core/kernel/entry_runs.py).
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
