@@ -11,8 +11,7 @@ from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import COLUMN_FORMATS, read_time
 from rmqctl.output.cells import Column
 from store_core.errors import UsageError
-from store_core.read.body_text import LongBody
-from store_core.read.message_json import MessageView
+from store_core.read.message_json import LongBody, MessageView
 
 if TYPE_CHECKING:
     from store_core.findings import Finding

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.kernel.file import FileReader
+from store_core.kernel import FileReader
 from store_core.scan import windows
 from tests.rmqctl.calls import ROOT, Result, command, environment
 

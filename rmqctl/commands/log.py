@@ -110,8 +110,7 @@ def log(
 
 def _content(key: str | None, tag: str | None, properties: Sequence[str], grep: str | None) -> ContentFilter:
     """Filters by the contents of messages. Raises UsageError for a property without ``=`` and for a pattern that is none."""
-    from store_core.read.content import ContentFilter
-    from store_core.read.tags import TagFilter
+    from store_core.read.content import ContentFilter, TagFilter
 
     pairs = [text.partition("=") for text in properties]
     for name, equals, value in pairs:

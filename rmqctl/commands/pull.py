@@ -60,10 +60,10 @@ def pull(
 
     Example: rmqctl pull orders 0 --time 2026-11-21T02:11:00Z --max 10
     """
+    from store_core.read.content import TagFilter
     from store_core.read.pull import open_queue
     from store_core.read.pull import pull as pull_messages
     from store_core.read.rules import rules_of
-    from store_core.read.tags import TagFilter
 
     view = view_of(raw_body, no_body)
     if offset is not None and time is not None:

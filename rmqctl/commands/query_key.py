@@ -35,7 +35,7 @@ def query_key(
 
     Example: rmqctl query-key orders K1001 --begin -2h
     """
-    from store_core.read.index import END_OF_TIME_MS
+    from store_core.codec.times import END_OF_TIME_MS
     from store_core.read.query import KeyQuery
     from store_core.read.query import query_key as find
 

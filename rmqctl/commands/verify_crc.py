@@ -22,7 +22,7 @@ from store_core.extras import assert_installed
 if TYPE_CHECKING:
     from rmqctl.output.document import Block
     from store_core.check.verify import VerifyReport
-    from store_core.scan.pieces import Piece
+    from store_core.scan.windows import Piece
     from store_core.storage.store import Store
 
 Stores = Sequence[tuple[str, "Store"]]

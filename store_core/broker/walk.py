@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from store_core.errors import UnreadableError
-from store_core.kernel.file import row_scan, window_rows
+from store_core.kernel import row_scan, window_rows
 from store_core.scan.runs import WINDOW_SIZE_BYTES
 from store_core.scan.windows import Span, walk_windows
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.findings import Finding, Severity
+from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
-from store_core.kernel.file import FrameRow
 from store_core.layout.record import page_end
 from store_core.storage.live_start import Begin
 

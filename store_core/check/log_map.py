@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from store_core.check.report import Findings
 from store_core.codec.times import format_time
 from store_core.kernel.codes import FrameKind
-from store_core.scan.frames import FrameTable
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
+from store_core.scan.frames import FrameTable, filler_rows, tombstone_rows
 from store_core.storage.store import Store
 
 _PAIRS_AT_ONCE: Final = 1 << 12

@@ -11,12 +11,12 @@ from typing import Final
 from store_core.check.log import LogFindings
 from store_core.errors import UsageError
 from store_core.findings import Finding
+from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode, ScanFlag
-from store_core.kernel.file import FrameRow
 from store_core.layout import record
 from store_core.read.log_files import unread_log
-from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs
+from store_core.scan.windows import Piece, nominal_end
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import FailedError
-from store_core.scan.pieces import Piece, nominal_end
+from store_core.scan.windows import Piece, nominal_end
 from store_core.storage.files import read_whole
 from store_core.storage.remote_path import real_path
 from store_core.storage.store import Store

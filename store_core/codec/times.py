@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME_MS: Final = (1 << 63) - 1
 
 _EPOCH_MS: Final = re.compile(r"\+?\d{1,18}", re.ASCII)
 _DATE: Final = re.compile(r"(19[7-9]\d|20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", re.ASCII)

@@ -22,8 +22,8 @@ from store_core.export.splits.plan import SegmentPlan, Split, Task, segments_of
 from store_core.export.splits.split_task import Piece
 from store_core.findings import Finding, finding
 from store_core.read.log_copies import Log, parts_outside
+from store_core.scan.frames import filler_rows, tombstone_rows
 from store_core.scan.log import ScanOptions, scan_segment
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store

@@ -23,7 +23,7 @@ from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_after, start_for_time
 from store_core.read.log_copies import differences
 from store_core.read.log_files import refuse_partial_log, unread_log
-from store_core.scan.pieces import end_now
+from store_core.scan.windows import end_now
 from store_core.storage.live import is_live
 from store_core.storage.live_start import Begin
 from store_core.storage.store import Store

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from store_core.kernel.codes import ScanFlag
 
 if TYPE_CHECKING:
     from store_core.kernel.columns import WindowColumns
-    from store_core.kernel.file import FileReader
 
-__all__ = ["WindowScan", "is_native", "scan_window", "selected_kernel", "window_scan"]
-
-KERNEL_VARIABLE = "RMQCTL_KERNEL"
+KERNEL_VARIABLE: Final = "RMQCTL_KERNEL"
+# The flags of storage.files.open_read_only; the second is used only where the system allows it.
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+NOATIME: Final = getattr(os, "O_NOATIME", 0)
 
 
 def selected_kernel() -> ModuleType:
@@ -39,9 +42,34 @@ def _kernel_of(choice: str | None) -> ModuleType:
     return scan
 
 
+def compiled_kernel() -> ModuleType | None:
+    """Return the compiled kernel as it is, without numpy; None where it was not built or the reference is selected."""
+    return _compiled_kernel(os.environ.get(KERNEL_VARIABLE))
+
+
+@cache
+def _compiled_kernel(choice: str | None) -> ModuleType | None:
+    if choice == "python":
+        return None
+    try:
+        from store_core.kernel import _native
+    except ImportError:
+        return None  # no compiler when this was installed
+    return _native
+
+
+def _reading_kernel() -> ModuleType:
+    """Return the kernel of ``selected_kernel`` for callers without numpy."""
+    if (compiled := compiled_kernel()) is not None:
+        return compiled
+    from store_core.kernel.reference import scan
+
+    return scan
+
+
 def is_native() -> bool:
     """Return True if the compiled kernel is used."""
-    return selected_kernel().__name__.endswith(".native")
+    return compiled_kernel() is not None
 
 
 def scan_window(
@@ -66,6 +94,43 @@ def scan_window(
     return found
 
 
+class FrameRow(NamedTuple):
+    """A run of good messages, a message that is not good, or a range of another kind.
+
+    Fields after ``size_bytes`` are 0 and empty, except for messages that are not good.
+    """
+
+    kind: int  # FrameKind
+    code: int  # FrameCode
+    phy_offset: int
+    size_bytes: int
+    own_phy_offset: int = 0
+    queue_id: int = 0
+    queue_offset: int = 0
+    topic: bytes = b""
+
+    @property
+    def end_phy_offset(self) -> int:
+        return self.phy_offset + self.size_bytes
+
+
+class WindowRows(NamedTuple):
+    """The frames of a window as rows; the other fields are those of ``WindowColumns``."""
+
+    rows: list[FrameRow]
+    message_count: int  # in runs or one by one
+    next_at: int
+    next_state: int  # ScanState
+    need_bytes: int
+
+
+class FileReader(Protocol):
+    """An open file that a ``WindowScan`` of the same kernel reads."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
 class WindowScan(Protocol):
     """A ``scan_window`` for a window that is still being read."""
 
@@ -86,7 +151,7 @@ class WindowScan(Protocol):
         """Return the columns of ``scan_window`` for the window so far. May be called once."""
 
     def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]:
-        """Return the fields of ``file.WindowRows``, with plain tuples for its rows. May be called once, instead of ``columns``."""
+        """Return the fields of ``WindowRows``, with plain tuples for its rows. May be called once, instead of ``columns``."""
 
 
 def window_scan(
@@ -100,3 +165,34 @@ def window_scan(
         window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes
     )
     return scan
+
+
+def open_reader(path: Path) -> FileReader:
+    """Open a file for ``WindowScan.read_on``. Raises OSError as ``storage.files.open_read_only``."""
+    kernel = _reading_kernel()
+    return cast(FileReader, kernel.FileReader(path, OPEN_FLAGS, NOATIME))
+
+
+def row_scan(
+    phy_offset: int,
+    segment_end: int,
+    state: int,
+    flags: int,
+    size_bytes: int,
+    to_phy_offset: int,
+    *,
+    reads_file: bool,
+) -> WindowScan:
+    """Return a scan, in runs, of a window at ``phy_offset``; other arguments are those of ``window_scan``.
+
+    Frames that start at ``to_phy_offset`` or after it have no rows. With ``reads_file`` the kernel reads the window, and no numpy is needed.
+    """
+    kernel = _reading_kernel() if reads_file else selected_kernel()
+    flags |= ScanFlag.RUNS | ScanFlag.NO_PROPERTIES
+    return cast(WindowScan, kernel.WindowScan(phy_offset, 0, segment_end, state, int(flags), size_bytes, to_phy_offset))
+
+
+def window_rows(scan: WindowScan) -> WindowRows:
+    """Return the named result of ``WindowScan.rows``."""
+    rows, *numbers = scan.rows()
+    return WindowRows(list(map(FrameRow._make, rows)), *numbers)

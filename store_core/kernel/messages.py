@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from store_core.codec.record import Message, RecordError, decode_record
+from store_core.kernel import compiled_kernel
 from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES, READ_AT_ONCE_BYTES
-from store_core.kernel.compiled import compiled as _compiled
 from store_core.layout import record
 from store_core.layout.queue import ENTRY
 from store_core.storage.sequence import SegmentSequence
 
+_compiled: Final = compiled_kernel()
 Parts = tuple[int, bytes, bytes, str, bytes]
 _TO_UNWRAP: Final = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
 _LONG: Final = 1 << 63

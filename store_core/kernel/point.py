@@ -6,9 +6,10 @@ from typing import Any, Final, Protocol
 
 from store_core.codec import tags
 from store_core.codec.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, some_properties
-from store_core.kernel.compiled import compiled as _compiled
+from store_core.kernel import compiled_kernel
 from store_core.layout import index, record
 
+_compiled: Final = compiled_kernel()
 _KEY_SEPARATOR: Final = KEY_SEPARATOR.encode()
 _KEYS: Final = KEYS.encode()
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
@@ -29,7 +30,8 @@ def index_key_hash(topic: str, key: str) -> int:
     """Return the index's hash of a key of a topic (store format, section 7.3)."""
     if _compiled is not None:
         try:
-            return _compiled.index_key_hash(topic, key)
+            hashed: int = _compiled.index_key_hash(topic, key)
+            return hashed
         except UnicodeEncodeError:  # a command-line argument that is no text
             pass
     return tags.index_key_hash(topic, key)
@@ -43,7 +45,8 @@ def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
     """
     if _compiled is not None:
         try:
-            return _compiled.carries_key(data, topic, key, kind)
+            carries: bool = _compiled.carries_key(data, topic, key, kind)
+            return carries
         except UnicodeEncodeError:
             return False
     from store_core.kernel.reference.record import RecordHead, check_record

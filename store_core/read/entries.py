@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from store_core.kernel.compiled import compiled as _compiled
+from store_core.kernel import compiled_kernel
 from store_core.layout.queue import (
     BATCH_ENTRY,
     DEAD_ENTRY_SIZE_BYTES,
@@ -15,6 +15,8 @@ from store_core.layout.queue import (
 )
 from store_core.layout.schema import Layout
 from store_core.storage.live_start import Begin
+
+_compiled: Final = compiled_kernel()
 
 
 class Entry(NamedTuple):
@@ -81,7 +83,8 @@ def good_entries(buffer: bytes, layout: Layout) -> int:
     built, because three full files have about a million.
     """
     if layout is ENTRY and _compiled is not None:
-        return _compiled.good_entries(buffer)
+        good: int = _compiled.good_entries(buffer)
+        return good
     return _good_entries(buffer, layout)
 
 

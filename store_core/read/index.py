@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store_core.closing import Closing
+from store_core.codec.times import END_OF_TIME_MS
 from store_core.kernel.point import Sliceable, index_offsets
 from store_core.kernel.text import RowBatch, numbers, ready, same
 from store_core.layout import index as layout
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it returns no more for a query
-END_OF_TIME_MS: Final = (1 << 63) - 1
 _DUMP_ENTRIES: Final = 1 << 14
 _MOST_MS: Final = 1 << 62
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from store_core.codec.record import Message
 from store_core.codec.text import decode_text
+from store_core.codec.times import END_OF_TIME_MS
 from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.content import ContentFilter
-from store_core.read.index import END_OF_TIME_MS
 from store_core.read.records import read_message, read_size_bytes, read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Progress, ScanOptions, scan_log

@@ -28,8 +28,8 @@ from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.paths import CONSUMEQUEUE
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES
+from store_core.scan.frames import filler_rows, tombstone_rows
 from store_core.scan.log import ScanOptions, scan_segment
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.digest import crc32c
 from store_core.storage.remote_path import is_there, real_path
 from store_core.storage.sequence import Segment

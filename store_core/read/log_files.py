@@ -10,8 +10,6 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
-from store_core.read.checkpoint import Checkpoint, read_checkpoint
-from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.remote_path import RemotePath, names_of
 from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
@@ -59,6 +57,9 @@ def is_new(store: Store) -> bool:
     Such a store has a checkpoint of zeros, empty folders for the log, no index, no queue and no progress. If the log is lost, the checkpoint or the
     index prove it, even after a start without the log.
     """
+    from store_core.read.checkpoint import Checkpoint, read_checkpoint  # a store with a log needs none of this
+    from store_core.storage.config_files import offset_table, read_config
+
     if store.log.segments or _missing_folders(store) or any(map(names_of, store.settings.commitlog_paths)):
         return False
     if store.queues or store.batch_queues or store.queues_in_rocksdb or store.index_files:

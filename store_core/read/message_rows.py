@@ -20,8 +20,7 @@ from store_core.kernel.arrow import ArrowColumns, Texts, Words, arrow_columns
 from store_core.kernel.codes import ArrowPart, FrameCode, TextKind
 from store_core.kernel.text import RowBatch, TextColumn, between, numbers, same, strings, words
 from store_core.layout import record
-from store_core.read.body_text import LONG_BODY_BYTES
-from store_core.read.message_json import MessageView
+from store_core.read.message_json import LONG_BODY_BYTES, MessageView
 from store_core.scan.frames import FrameTable, Ints
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.findings import KINDS, Finding, finding
 from store_core.kernel.messages import messages_of
+from store_core.read.content import TagFilter
 from store_core.read.entries import BatchEntry, Entry
 from store_core.read.queue import ENTRY_SIZE_BYTES, BatchQueue, Queue
 from store_core.read.records import needs_unwrap, read_message, unwrapped
 from store_core.read.rules import RULES_5, ReadRules
-from store_core.read.tags import TagFilter
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 

@@ -12,12 +12,13 @@ from typing import Any, Final, Literal, NamedTuple
 from store_core.codec.message_id import parse_offset_message_id
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.codec.text import decode_text
+from store_core.codec.times import END_OF_TIME_MS
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.kernel.point import carries_key, index_key_hash
 from store_core.layout import paths, record
 from store_core.layout.message_id import OFFSET_ID_V4_SIZE_BYTES, OFFSET_ID_V6_SIZE_BYTES
-from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
+from store_core.read.index import BrokenChainError, Index, IndexFile
 from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store

@@ -15,8 +15,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import marks, paths, record
 from store_core.read.queue import Queue, entries_after
 from store_core.read.records import read_message
-from store_core.scan.frames import FrameTable
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
+from store_core.scan.frames import FrameTable, filler_rows, tombstone_rows
 
 Place = tuple[int, int]  # queue id, queue offset
 State = Literal["committed", "rolled_back", "given_up", "pending", "unknown"]

@@ -28,9 +28,8 @@ from store_core.recovery.damage_scan import LogSurvey, Region
 from store_core.recovery.keep_options import LoanRange
 from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.plans.plan import Building, Chunk, register_builder
-from store_core.scan.frames import FrameTable
+from store_core.scan.frames import FrameTable, filler_rows, tombstone_rows
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.files import open_read_only
 from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.remote_path import path_of, real_path

@@ -31,9 +31,8 @@ from store_core.recovery.lost_table import Lost, LostTable, records_of
 from store_core.recovery.misdirected_records import Displaced, Move, displaced, is_better, misdirected
 from store_core.recovery.replica import Earlier, Siblings
 from store_core.recovery.shifted_records import Shift, shifted
-from store_core.scan.frames import FrameTable
+from store_core.scan.frames import FrameTable, filler_rows, tombstone_rows
 from store_core.scan.log import ScanOptions, nominal_end
-from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.scan.walk_progress import WalkProgress, behind
 from store_core.storage.overlay import Patch
 from store_core.storage.sequence import SegmentSequence

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.codec.properties import last_value
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
+from store_core.layout import marks, record
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message
 
+_FILLER_TOPIC: Final = marks.FILLER_TOPIC.encode()
+_TOMBSTONE_PROPERTY: Final = marks.TOMBSTONE_PROPERTY.encode()
+_NAMES: Final = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAGS)
 Ints = NDArray[Any]
 
 
@@ -132,6 +137,8 @@ class FrameTable:
 
 
 _NOT_BY_ROW = ("window", "window_phy_offset", "topics", "key_row", "key_hash", "message_count", "odd_count")
+
+
 ROW_COLUMNS = tuple(f.name for f in fields(FrameTable) if f.name not in _NOT_BY_ROW)
 
 
@@ -162,3 +169,26 @@ def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
             odd = odd and odd - int(np.count_nonzero(kind | table.code[edge]))
     keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
     return replace(table, **columns, **keys, message_count=messages, odd_count=odd)
+
+
+def filler_rows(table: FrameTable) -> list[int]:
+    """Return the rows of fillers, which are recognised by their exact shape."""
+    rollback = table.messages & (_transaction(table) == record.TRANSACTION_ROLLBACK)
+    shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
+    rows = np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)).tolist()
+    return [row for row in rows if table.topic(row) == _FILLER_TOPIC]
+
+
+def tombstone_rows(table: FrameTable) -> list[int]:
+    """Return the rows of tombstones. The table must have its window's bytes."""
+    # Messages of producers have a unique key; a tombstone has properties, but neither keys nor tags.
+    nameless = (table.property_flags & _NAMES) == 0
+    rollback = _transaction(table) == record.TRANSACTION_ROLLBACK
+    rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0)).tolist()
+    if not rows or _TOMBSTONE_PROPERTY not in bytes(table.window):
+        return []
+    return [row for row in rows if last_value(table.properties(row), _TOMBSTONE_PROPERTY) is not None]
+
+
+def _transaction(table: FrameTable) -> Any:
+    return table.sys_flag & record.TRANSACTION_MASK

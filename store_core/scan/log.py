@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,12 +17,10 @@ import numpy as np
 from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, select, stretch
-from store_core.scan.pieces import MAY_GO_ON, missing_end
-from store_core.scan.pieces import Piece as Piece
-from store_core.scan.pieces import nominal_end as nominal_end
-from store_core.scan.reread_live import settled
 from store_core.scan.tail import stale_from
-from store_core.scan.windows import REMOTE_WINDOW_SIZE_BYTES, Span, Windows, walk_windows
+from store_core.scan.windows import MAY_GO_ON, REMOTE_WINDOW_SIZE_BYTES, Span, Windows, missing_end, walk_windows
+from store_core.scan.windows import Piece as Piece
+from store_core.scan.windows import nominal_end as nominal_end
 from store_core.storage.buffers import Buffers, give_freed_memory_back
 from store_core.storage.live import is_locked
 from store_core.storage.remote_path import is_remote
@@ -29,9 +28,13 @@ from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from store_core.kernel import WindowScan
 
+_MOST_HELD: Final = 4  # tables of a window each; a torn tail and the zeros after it are two
 WINDOW_SIZE_BYTES: Final = 4 << 20
+
 Progress = Callable[[int], None]
 
 
@@ -347,3 +350,51 @@ def without_stale(store: Store, table: FrameTable) -> FrameTable:
     first = np.maximum.accumulate(np.where(runs, 0, np.arange(len(runs))))
     np.add.at(table.size_bytes, first[runs], table.size_bytes[runs].copy())
     return select(table, ~runs)
+
+
+def settled(
+    tables: Iterator[FrameTable], is_written: Callable[[], bool], again: Callable[[int, int], Iterator[FrameTable]]
+) -> Iterator[FrameTable]:
+    """Yield the tables of a log in order. In a live log, other rows before a good record are read again.
+
+    Args:
+        tables: the tables of the first read.
+        is_written: called at the first row that is no good record; if it returns False, all tables are passed on.
+        again: returns the present tables of [from, to); a row of the first read starts at ``from``, a good record at ``to``.
+    """
+    held: list[FrameTable] = []  # rows after the last good record
+    for table in tables:
+        if table.is_good and not held:
+            yield table
+            continue
+        if not held and not is_written():
+            yield from chain([table], tables)
+            return
+        is_good = _is_good(table)
+        first = 0 if held else int(np.argmin(np.append(is_good, False)))
+        last = len(table) - 1 - int(np.argmax(is_good[::-1])) if is_good.any() else -1
+        if len(held) == _MOST_HELD:
+            yield from chain(held, [table], tables)
+            return
+        if last >= first:
+            yield stretch(table, 0, first)
+            start = int(held[0].phy_offset[0] if held else table.phy_offset[first])
+            held.clear()
+            yield from again(start, int(table.phy_offset[last]))
+            yield stretch(table, last, last + 1)
+            first = last + 1
+        else:
+            yield stretch(table, 0, first)
+        if first < len(table):
+            held.append(_kept(table, first))
+    yield from held
+
+
+def _is_good(table: FrameTable) -> NDArray[np.bool_]:
+    is_frame = table.messages | table.of_kind(FrameKind.BLANK)
+    return np.asarray(is_frame & table.of_code(FrameCode.OK))
+
+
+def _kept(table: FrameTable, first: int) -> FrameTable:
+    """Return the rows of a table from ``first`` on, as copies that stay valid when the next table is taken."""
+    return replace(select(table, np.arange(len(table)) >= first), window=memoryview(bytes(table.window)))

@@ -5,26 +5,53 @@ It is the walk of ``scan.log`` without columns, and gives the same rows (``tests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from store_core.errors import UnreadableError
-from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
-from store_core.kernel.file import FrameRow, row_scan, window_rows
-from store_core.scan.io_errors import refused_stretches
-from store_core.scan.pieces import MAY_GO_ON, Piece, missing_end, nominal_end
-from store_core.scan.thread_pool import Lanes
-from store_core.scan.windows import REMOTE_WINDOW_SIZE_BYTES, Span, Windows, walk_windows
+from store_core.kernel import FrameRow, row_scan, window_rows
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode, ScanFlag, ScanState
+from store_core.scan.windows import (
+    MAY_GO_ON,
+    REMOTE_WINDOW_SIZE_BYTES,
+    Piece,
+    Span,
+    Windows,
+    missing_end,
+    nominal_end,
+    walk_windows,
+)
 from store_core.storage.remote_path import is_remote
+from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 if TYPE_CHECKING:
     from store_core.kernel import WindowScan
 
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+# Errors of file systems and disks for unreadable data. Other errors, such as too many open files, have causes in rmqctl.
+_CODES: Final = {
+    errno.EACCES: HoleCode.NO_PERMISSION,
+    errno.EPERM: HoleCode.NO_PERMISSION,
+    errno.EIO: HoleCode.IO_ERROR,
+    errno.EUCLEAN: HoleCode.IO_ERROR,
+    errno.EBADMSG: HoleCode.IO_ERROR,
+    errno.ENODATA: HoleCode.IO_ERROR,
+    errno.EREMOTEIO: HoleCode.IO_ERROR,
+}
+_STEP_BYTES: Final = 4096  # disks and page caches fail by blocks of this size
+_GROWTH: Final = 8  # a step is an eighth of the range so far
+_READ_BYTES: Final = 1 << 20
 WINDOW_SIZE_BYTES: Final = 4 << 20  # an interrupt waits until a window has been walked
 CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
-Result = TypeVar("Result")
 
 
 class Runs(NamedTuple):
@@ -174,3 +201,138 @@ def _without_stale(store: Store, rows: list[FrameRow]) -> tuple[list[FrameRow], 
 def _is_suspicious(row: FrameRow) -> bool:
     """Return True if a record's own offset is lower than its position."""
     return row.code == FrameCode.OWN_OFFSET and row.own_phy_offset < row.phy_offset
+
+
+class Lanes:
+    """A pool of threads without concurrent.futures, whose import can take longer than the walk over a segment."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._stopped = Event()
+        self._failed = Event()
+
+    def until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """Yield the parts until the caller needs no more results. For use in the pool's threads."""
+        for part in parts:
+            if self._stopped.is_set():
+                raise _StoppedError
+            yield part
+
+    def map(self, work: Callable[[Item, Lanes], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """Yield each item with its result of ``work``, ``jobs`` at a time. Raises the first exception, in the items' order.
+
+        After a failure no further item is started. A caller that stops early, or is interrupted, waits for the running
+        items; ``until_stopped`` ends these early.
+        """
+        waiting = deque((item, _Outcome[Result]()) for item in items)
+        outcomes = list(waiting)
+
+        def lane() -> None:
+            while waiting and not (self._stopped.is_set() or self._failed.is_set()):
+                try:
+                    item, outcome = waiting.popleft()
+                except IndexError:  # another lane was quicker
+                    return
+                if not outcome.of(partial(work, item, self)):
+                    self._failed.set()
+
+        threads = [Thread(target=lane, name="rmqctl-walk") for _ in range(min(self._jobs, len(items)))]
+        try:
+            for thread in threads:
+                thread.start()
+            for item, outcome in outcomes:
+                yield item, outcome.result()
+        finally:
+            self._stopped.set()
+            for thread in threads:
+                thread.join()
+
+
+class _StoppedError(Exception):
+    """Ends the work on an item whose result is no longer needed."""
+
+
+class _Outcome(Generic[Result]):
+    """Passes the result or the exception of an item from one thread to another."""
+
+    def __init__(self) -> None:
+        self._passed: SimpleQueue[tuple[list[Result], BaseException | None]] = SimpleQueue()
+
+    def of(self, work: Callable[[], Result]) -> bool:
+        """Do the work. Return True if it did not fail."""
+        try:
+            self._passed.put(([work()], None))
+        except BaseException as error:
+            self._passed.put(([], error))
+            return False
+        return True
+
+    def result(self) -> Result:
+        results, error = self._passed.get()
+        if error is not None:
+            raise error
+        return results[0]
+
+
+def refused_stretches(log: SegmentSequence, segment: Segment, error: UnreadableError, stop: int) -> list[FrameRow]:
+    """Return the unreadable ranges of a segment from the failed read to about ``stop``, as HOLE rows with a ``HoleCode``.
+
+    Raises ``error`` itself if one of these holds:
+
+    * it is not about the file's data, or is about another file
+    * the range can be read now
+    * the segment is in an object store, whose client has retried already
+    """
+    stop = min(stop, segment.end_phy_offset)
+    found: list[FrameRow] = []
+    if error.path == str(segment.path) and error.number in _CODES and not is_remote(segment.path):
+        at = segment.phy_offset + error.at
+        while at < stop and (refused := _next_refusal(log, at, stop)) is not None:
+            start, code = refused
+            at = _end_of_refusals(log, segment, start)
+            found.append(FrameRow(FrameKind.HOLE, code, start, at - start))
+    if not found:
+        raise error
+    return found
+
+
+def _next_refusal(log: SegmentSequence, at: int, stop: int) -> tuple[int, HoleCode] | None:
+    """Return the first unreadable offset and the reason; None if all bytes up to ``stop`` can be read."""
+    buffer = memoryview(bytearray(_READ_BYTES))
+    while at < stop:
+        try:
+            count = log.read_into(at, buffer[: stop - at])
+        except UnreadableError as error:
+            segment = log.find(at)
+            if segment is None or error.number not in _CODES:
+                raise
+            return segment.phy_offset + error.at, _CODES[error.number]
+        if count == 0:  # the file has been cut since it was listed
+            return None
+        at += count
+    return None
+
+
+def _end_of_refusals(log: SegmentSequence, segment: Segment, start: int) -> int:
+    """Return the first readable block after a refused read; the segment's end if there is none."""
+    refused = start - (start - segment.phy_offset) % _STEP_BYTES
+    step = _STEP_BYTES
+    while (probe := refused + step) < segment.end_phy_offset and not _is_readable(log, probe):
+        refused = probe
+        step = max(_STEP_BYTES, (refused - start) // _GROWTH // _STEP_BYTES * _STEP_BYTES)
+    good = min(probe, segment.end_phy_offset)
+    while good - refused > _STEP_BYTES:
+        middle = refused + (good - refused) // 2 // _STEP_BYTES * _STEP_BYTES
+        if _is_readable(log, middle):
+            good = middle
+        else:
+            refused = middle
+    return good
+
+
+def _is_readable(log: SegmentSequence, at: int) -> bool:
+    try:
+        log.read_into(at, memoryview(bytearray(_STEP_BYTES)))
+    except UnreadableError:
+        return False
+    return True

@@ -28,7 +28,7 @@ from store_core.export.splits import split_task as piece_module
 from store_core.export.splits.plan import plan_splits
 from store_core.export.statistics import stats_of_stores
 from store_core.findings import Finding
-from store_core.kernel.file import FileReader
+from store_core.kernel import FileReader
 from store_core.layout import record
 from store_core.read.log import LogFilter
 from store_core.scan import windows

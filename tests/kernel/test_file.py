@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_core.kernel import file as kernel_file
+from store_core import kernel
+from store_core.kernel import FrameRow, WindowRows, row_scan, window_rows
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
-from store_core.kernel.file import FrameRow, WindowRows, row_scan, window_rows
 from store_core.kernel.reference import scan as twin
 from store_core.layout import record
 from store_core.scan.windows import Span, Walked, Windows, walk_windows
@@ -217,6 +217,6 @@ def test_the_kernel_is_chosen_as_for_windows(segment: Segment, tmp_path: Path, m
     path = tmp_path / "segment"
     path.write_bytes(segment.data)
     if _native is not None:
-        assert isinstance(kernel_file.open_reader(path), _native.FileReader)
+        assert isinstance(kernel.open_reader(path), _native.FileReader)
     monkeypatch.setenv("RMQCTL_KERNEL", "python")
-    assert isinstance(kernel_file.open_reader(path), twin.FileReader)
+    assert isinstance(kernel.open_reader(path), twin.FileReader)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store_core.kernel import NOATIME, OPEN_FLAGS, FileReader
 from store_core.kernel.codes import ScanFlag, ScanState
 from store_core.kernel.columns import WindowColumns
-from store_core.kernel.file import NOATIME, OPEN_FLAGS, FileReader
 from store_core.kernel.reference import scan as twin
 from tests.kernel.driver import ALL, Segment, assert_same, both, segments
 from tests.kernel.test_windows import HARMS, harm, with_parts

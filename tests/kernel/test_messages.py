@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from store_core.codec.record import Message, RecordError, decode_record
-from store_core.kernel import messages
+from store_core.kernel import messages as messages
 from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES, READ_AT_ONCE_BYTES
 from store_core.layout import record
 from store_core.layout.queue import ENTRY

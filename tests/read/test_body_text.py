@@ -8,7 +8,7 @@ from base64 import b64encode
 import pytest
 
 from store_core.codec.compression import BodyError, compress
-from store_core.read.body_text import LONG_BODY_BYTES, LongBody, plain_text, stored_text
+from store_core.read.message_json import LONG_BODY_BYTES, LongBody, plain_text, stored_text
 
 KINDS = ("none", "zlib", "lz4", "zstd")
 

@@ -9,9 +9,10 @@ import pytest
 
 from store_core.broker.index_service import entries_per_file
 from store_core.codec.tags import index_key_hash, index_text_hash
+from store_core.codec.times import END_OF_TIME_MS
 from store_core.errors import FailedError
 from store_core.layout import index as layout
-from store_core.read.index import END_OF_TIME_MS, MAX_ANSWER, Index, IndexFile
+from store_core.read.index import MAX_ANSWER, Index, IndexFile
 from store_core.read.index_sizes import IndexSizes
 from store_core.storage.store import Store
 from tests import stores

@@ -10,8 +10,8 @@ import pytest
 from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.layout.queue import FILLER_SIZE_BYTES
+from store_core.read.content import TagFilter
 from store_core.read.pull import PullResult, open_queue, pull
-from store_core.read.tags import TagFilter
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy

@@ -12,9 +12,10 @@ from typing import Any, Final
 import pytest
 
 from store_core.codec.tags import index_key_hash
+from store_core.codec.times import END_OF_TIME_MS
 from store_core.layout import index as layout
 from store_core.layout import paths
-from store_core.read.index import END_OF_TIME_MS, Index
+from store_core.read.index import Index
 from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.recovery.rebuild import rebuild
 from store_core.storage.files import FileCache

@@ -12,12 +12,11 @@ import pytest
 
 from store_core.check.verify import whole_log
 from store_core.errors import FailedError
+from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.kernel.file import FrameRow
 from store_core.scan.log import ScanOptions, scan_segment
-from store_core.scan.pieces import Piece, nominal_end
-from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs
-from store_core.scan.thread_pool import Lanes
+from store_core.scan.runs import Lanes, RunOptions, Runs, map_runs, scan_runs
+from store_core.scan.windows import Piece, nominal_end
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import load_settings

@@ -16,7 +16,6 @@ from store_core.kernel.codes import FrameKind
 from store_core.layout.paths import LOCK
 from store_core.read.log import LogFilter, read_log
 from store_core.scan import log
-from store_core.scan import reread_live as settled
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, log_tables, scan_log
 from store_core.storage.settings import load_settings
@@ -145,7 +144,7 @@ def test_reading_once_more_makes_no_difference(
 
 def test_nothing_is_held_where_nobody_writes(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither are windows copied nor rows late."""
-    monkeypatch.setattr(settled, "_kept", None)
+    monkeypatch.setattr(log, "_kept", None)
     with opened(damaged("load-533", "zero-page-mid")) as store:
         assert columns(scan_log(store)) == columns(log_tables(store, ScanOptions(), None, None))
 
@@ -171,15 +170,15 @@ def test_long_damage_is_not_held(damageable: Callable[..., Damageable], monkeypa
     store = damageable("load-533")
     for number in range(100, 400):
         store.flip(number, "body")
-    kept, keep = list[FrameTable](), settled._kept
+    kept, keep = list[FrameTable](), log._kept
 
     def counted(table: FrameTable, first: int) -> FrameTable:
         kept.append(table)
         return keep(table, first)
 
-    monkeypatch.setattr(settled, "_kept", counted)
+    monkeypatch.setattr(log, "_kept", counted)
     options = ScanOptions(window_size_bytes=WINDOW_SIZE_BYTES)
     with opened(store.root) as store_:
         plain = columns(log_tables(store_, options, None, 4 * SEGMENT))
         assert columns(scan_log(store_, options=options, to_phy_offset=4 * SEGMENT)) == plain
-    assert len(kept) == settled._MOST_HELD
+    assert len(kept) == log._MOST_HELD

@@ -23,8 +23,8 @@ from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
-from store_core.scan.io_errors import refused_stretches
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.runs import refused_stretches
 from store_core.storage.buffers import KEPT
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings

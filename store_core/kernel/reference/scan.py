@@ -71,7 +71,7 @@ def scan_window(
 
 
 class FileReader:
-    """See ``store_core.kernel.file``."""
+    """See ``store_core.kernel``."""
 
     def __init__(self, path: Path, _open_flags: int, _noatime: int) -> None:
         self._descriptor: int | None = open_read_only(path)
