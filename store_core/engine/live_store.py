@@ -172,6 +172,11 @@ class LiveStore:
         return self.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
 
     @property
+    def has_failed(self) -> bool:
+        """True once a write has failed: nothing more is written."""
+        return self._failed_write
+
+    @property
     def durable_phy_offset(self) -> int:
         """The offset before which every record is on the disk."""
         return self.flusher.durable_phy_offset

@@ -36,7 +36,7 @@ def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, hal
     ``create_topic``: a topic that is not configured is created, as by a broker with autoCreateTopicEnable. Raises UsageError for messages that cannot
     be written offline, FailedError where the system refuses or the store cannot take the message.
     """
-    new = _accepted(live, message, create_topic, half)
+    new = accepted(live, message, create_topic, half)
     return new if isinstance(new, PutResult) else answer(live.append(*new))
 
 
@@ -45,10 +45,10 @@ def put_all(live: LiveStore, messages: Sequence[NewMessage], *, create_topic: bo
 
     Raises as ``put``; before the first byte is written for what cannot be written offline.
     """
-    accepted = [_accepted(live, message, create_topic, half=False) for message in messages]
-    new = [one for one in accepted if not isinstance(one, PutResult)]
+    answers = [accepted(live, message, create_topic, half=False) for message in messages]
+    new = [one for one in answers if not isinstance(one, PutResult)]
     stored = iter(live.append_all(new) if new else ())
-    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in accepted]
+    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in answers]
 
 
 def answer(stored: Stored) -> PutResult:
@@ -57,9 +57,7 @@ def answer(stored: Stored) -> PutResult:
     return PutResult(status, stored.topic, stored.queue_id, stored)
 
 
-def _accepted(
-    live: LiveStore, message: NewMessage, create_topic: bool, half: bool
-) -> tuple[NewRecord, int] | PutResult:
+def accepted(live: LiveStore, message: NewMessage, create_topic: bool, half: bool) -> tuple[NewRecord, int] | PutResult:
     """Return the record to store and its size, or the broker's refusal; a topic that is to be created is."""
     _refuse_unsupported(live, message, half)
     config = live.topic(message.topic)
