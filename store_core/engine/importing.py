@@ -24,6 +24,7 @@ from store_core.engine.message import NewMessage, PutResult, PutStatus
 from store_core.engine.put import accepted
 from store_core.engine.record import NewRecord
 from store_core.errors import FailedError, UsageError
+from store_core.kernel.encode import Encoded
 from store_core.layout.paths import OURS
 from store_core.scan.log import scan_log
 from store_core.storage.failure import failed
@@ -207,7 +208,7 @@ def _store(
 ) -> list[tuple[_Row, str]]:
     """Store a batch, except what is ``present`` already; return the rows that are refused, with the reasons."""
     refused: list[tuple[_Row, str]] = []
-    new: list[tuple[NewRecord, int]] = []
+    new: list[tuple[NewRecord, Encoded]] = []
     for row in batch:
         if row.message is None:
             if row.reason:
@@ -236,14 +237,14 @@ def _store(
     return refused
 
 
-def _accepted(live: LiveStore, message: NewMessage, create_topic: bool) -> tuple[NewRecord, int] | str:
+def _accepted(live: LiveStore, message: NewMessage, create_topic: bool) -> tuple[NewRecord, Encoded] | str:
     """Return the record to store, or the reason why a broker refuses it.
 
     A queue that the topic does not have is replaced by a random one.
     """
     config = live.topic(message.topic)
     if config is not None and message.queue_id is not None and message.queue_id >= config["write_queues"]:
-        message = replace(message, queue_id=None)
+        message = message._replace(queue_id=None)
     try:
         answer = accepted(live, message, create_topic, half=False)
     except (UsageError, FailedError) as error:
