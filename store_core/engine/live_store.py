@@ -334,11 +334,8 @@ class LiveStore:
             self.flusher.make_durable(end, self._sync_timeout_seconds)
             self._dispatcher.run(self.flusher.durable_phy_offset)
             queued, full_ms = self._dispatcher.queued, self._index.full_timestamp_ms if self._index else 0
-            self.flusher.make_durable(
-                self.log.end_phy_offset, self._sync_timeout_seconds
-            )  # with the record of ``queued``
-            self.files.sync()
-            if self.flusher.durable_phy_offset > max(end - 1, queued.phy_offset if queued else 0):
+            self.files.sync()  # of the log, too: the record of ``queued`` may be newer than ``end``
+            if self.flusher.durable_phy_offset >= end:
                 self._checkpoint.save(
                     log_ms=log_ms,
                     queues_ms=queued.store_timestamp_ms if queued else 0,
