@@ -3,16 +3,21 @@ import java.io.FileInputStream;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
+import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Properties;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.CommitLog;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.GetMessageStatus;
+import org.apache.rocketmq.store.PutMessageStatus;
 import org.apache.rocketmq.store.logfile.MappedFile;
 
 /**
@@ -21,9 +26,11 @@ import org.apache.rocketmq.store.logfile.MappedFile;
  * scan: every segment through the recovery's own check, body checksum included: seconds, records, seconds of processor time.
  * decode: every record of the log through MessageDecoder, body and properties included: seconds, records, seconds of processor time.
  * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages, seconds of processor time.
+ * put FIRST COUNT THREADS BODY_BYTES: messages one at a time: seconds, messages stored, seconds of the process's processor time.
  */
 public final class Contestant {
     private static final int PULL = 32;
+    private static final InetSocketAddress HERE = new InetSocketAddress("127.0.0.1", 10911);
 
     private final DefaultMessageStore store;
 
@@ -73,6 +80,8 @@ public final class Contestant {
                 return decode();
             case "pull":
                 return pull(words[1], Integer.parseInt(words[2]));
+            case "put":
+                return put(Integer.parseInt(words[1]), Integer.parseInt(words[2]), Integer.parseInt(words[3]), new byte[Integer.parseInt(words[4])]);
             default:
                 throw new IllegalArgumentException(words[0]);
         }
@@ -137,6 +146,44 @@ public final class Contestant {
         }
         double cpu = (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - startedCpu) / 1e9;
         return seconds(started) + " " + messages + " " + cpu;
+    }
+
+    private String put(int first, int count, int threads, byte[] body) throws Exception {
+        com.sun.management.OperatingSystemMXBean process =
+            (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        AtomicLong stored = new AtomicLong();
+        Thread[] writers = new Thread[threads];
+        long started = System.nanoTime();
+        long startedCpu = process.getProcessCpuTime();
+        for (int writer = 0; writer < threads; writer++) {
+            int begin = first + writer * (count / threads);
+            writers[writer] = new Thread(() -> {
+                for (int number = begin; number < begin + count / threads; number++) {
+                    stored.addAndGet(putOne(number, body) ? 1 : 0);
+                }
+            });
+            writers[writer].start();
+        }
+        for (Thread writer : writers) {
+            writer.join();
+        }
+        double cpu = (process.getProcessCpuTime() - startedCpu) / 1e9;
+        return seconds(started) + " " + stored.get() + " " + cpu;
+    }
+
+    private boolean putOne(int number, byte[] body) {
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setTopic("bench_0");
+        message.setQueueId(number % 8);
+        message.setBody(body);
+        MessageAccessor.putProperty(message, "UNIQ_KEY", String.format("U%015d", number));
+        message.setKeys("K" + number);
+        message.setTags("tag" + number % 10);
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+        message.setBornTimestamp(System.currentTimeMillis());
+        message.setBornHost(HERE);
+        message.setStoreHost(HERE);
+        return store.putMessage(message).getPutMessageStatus() == PutMessageStatus.PUT_OK;
     }
 
     private static String seconds(long started) {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from keyword import iskeyword
 from typing import Final, Literal
 
 Topic = Literal["Look", "Read", "Check", "Mend", "Write", "Move", "Shell"]
@@ -29,8 +30,8 @@ class CommandEntry:
 
     @property
     def module(self) -> str:
-        """Return the name of the module in this package, and of the function in it."""
-        return self.name.replace("-", "_")
+        """Return the name of the module in this package, and of the function in it; a word of Python's gets an underscore."""
+        return self.name.replace("-", "_") + "_" * iskeyword(self.name)
 
 
 COMMANDS: Final = (
@@ -57,6 +58,7 @@ COMMANDS: Final = (
     CommandEntry("undo", "Mend", "Bring back what a mending command changed."),
     CommandEntry("put", "Write", "Store a message."),
     CommandEntry("expire", "Write", "Remove the oldest segments, as a broker does after fileReservedTime."),
+    CommandEntry("import", "Write", "Store many messages from a file or a pipe."),
     CommandEntry("export", "Move", "Export messages to Parquet.", several_stores=True),
     CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True, has_columns=True),
     CommandEntry("help", "Shell", "Show the help of a command."),

@@ -385,6 +385,25 @@ def _host_flags(born_host: bytes, store_host: bytes) -> int:
     return born | store
 
 
+_OFFSET: Final = record.HEAD.field_struct("queue_offset")  # and of the physical one
+_QUEUE_OFFSET_AT: Final = record.HEAD.offset_of("queue_offset")
+_PHY_OFFSET_AT: Final = record.HEAD.offset_of("own_phy_offset")
+_STORE_TIME: Final = record.STORE_TIME.struct
+
+
+def placed_record(data: bytes, queue_offset: int, phy_offset: int, store_ms: int, *, property_crc: bool) -> bytes:
+    """Return a whole record with another place and store time; with ``property_crc`` its last bytes are the checksum of all others."""
+    placed = bytearray(data)
+    _OFFSET.pack_into(placed, _QUEUE_OFFSET_AT, queue_offset)
+    _OFFSET.pack_into(placed, _PHY_OFFSET_AT, phy_offset)
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, _SYS_FLAG_AT)
+    _STORE_TIME.pack_into(placed, record.store_time_at(sys_flag), store_ms)
+    if property_crc:
+        end = len(placed) - record.PROPERTY_CRC.size_bytes
+        placed[end:] = _property_crc_tail(bytes(placed[:end]))
+    return bytes(placed)
+
+
 def encode_blank(size_left: int) -> bytes:
     """Return the eight bytes that close a segment with ``size_left`` bytes left in it, these eight included."""
     return record.PREFIX.struct.pack(size_left, record.MAGIC_BLANK)

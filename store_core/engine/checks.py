@@ -15,6 +15,7 @@ from store_core.engine.live_store import LiveStore
 from store_core.engine.message import NewMessage, PutStatus
 from store_core.engine.record import NewRecord
 from store_core.engine.rules import PutRules
+from store_core.kernel.encode import Encoded
 from store_core.layout import paths, record
 
 TOPIC_LIMIT: Final = 127
@@ -129,17 +130,18 @@ def _checks(rules: PutRules) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     return tuple(check for check in checks if not check.of_topic), checks
 
 
-def checked_size(live: LiveStore, new: NewRecord) -> int:
-    """Return the record's size. Raises RefusedError where the encoder refuses it: properties, body or the whole are too long."""
+def checked(live: LiveStore, new: NewRecord) -> Encoded:
+    """Return the encoded record. Raises RefusedError where the encoder refuses it: properties, body or the whole are too long."""
     limit = live.longest_body_bytes
     try:
-        size = len(live.encoded(new).data)
+        encoded = live.encoded(new)
     except ValueError as error:
         raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
+    size = len(encoded.data)
     if len(new.body) > limit:
         raise RefusedError(_ILLEGAL, f"the body is longer than {limit} bytes")
     if size > limit + record.RECORD_OVERHEAD_LIMIT_BYTES:
         raise RefusedError(_ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes")
     if size > live.largest_record_bytes:
         raise RefusedError(_ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes")
-    return size
+    return encoded

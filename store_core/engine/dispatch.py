@@ -23,7 +23,7 @@ class Row(NamedTuple):
 class Dispatcher:
     """Writes the queue and index entries of records that ``add`` has listed, each time ``run`` is called.
 
-    ``newest_ms`` is the store time of the newest record, ``queued`` the newest one with a queue entry.
+    ``queued`` is the newest record that has its queue entry.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class Dispatcher:
         self._now_ms = now_ms
         self._rows: deque[Row] = deque()
         self._running = threading.Lock()
-        self.newest_ms = 0
         self.queued: NewEntry | None = None
 
     @property
@@ -62,12 +61,13 @@ class Dispatcher:
 
     def _dispatch(self, rows: list[Row]) -> None:
         by_queue: dict[QueueKey, list[NewEntry]] = {}
+        queued = self.queued
         for key, entry, _ in rows:
             if key is not None:
                 by_queue.setdefault(key, []).append(entry)
-                self.queued = entry
+                queued = entry
         for key, entries in by_queue.items():
             self._queue_of(key).append(entries)
         if self._index is not None:
             self._index.add([(entry, hashes) for _, entry, hashes in rows], self._now_ms())
-        self.newest_ms = rows[-1].entry.store_timestamp_ms
+        self.queued = queued  # only now: the checkpoint names it once all that was written by then is synced

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from types import TracebackType
 from typing import Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
 from store_core.codec.config_parse import Shown
 from store_core.codec.hosts import host_bytes
 from store_core.codec.properties import DELAY
+from store_core.codec.record import placed_record
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.engine.checkpoint import CheckpointWriter
 from store_core.engine.cluster import cluster_of
@@ -172,6 +174,11 @@ class LiveStore:
         return self.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
 
     @property
+    def has_failed(self) -> bool:
+        """True once a write has failed: nothing more is written."""
+        return self._failed_write
+
+    @property
     def durable_phy_offset(self) -> int:
         """The offset before which every record is on the disk."""
         return self.flusher.durable_phy_offset
@@ -244,85 +251,90 @@ class LiveStore:
             self._free_bytes = min(free, default=size_bytes)
         return self._free_bytes >= size_bytes
 
-    def encoded(self, new: NewRecord, queue_offset: int = 0, phy_offset: int = 0, store_ms: int = 0) -> Encoded:
-        """Return the record. Raises ValueError where a part is too long for its field."""
-        numbers = Numbers(
+    def encoded(self, new: NewRecord) -> Encoded:
+        """Return the record at place 0. Raises ValueError where a part is too long for its field."""
+        _ = self._dispatcher  # the index decides about tags
+        numbers = (
             new.queue_id,
             new.flag,
-            queue_offset,
-            phy_offset,
+            0,
+            0,
             new.sys_flag,
             new.born_timestamp_ms,
-            store_ms,
+            0,
             new.reconsume_times,
             new.prepared_transaction_offset,
         )
         rules = self._encode_rules._replace(property_map_size=0) if new.is_ordered else self._encode_rules
-        return encode_record(new.topic, new.body, new.properties, numbers, new.born_host, self.store_host, rules)
+        return encode_record(
+            new.topic, new.body, new.properties, Numbers._make(numbers), new.born_host, self.store_host, rules
+        )
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, new: NewRecord, size_bytes: int = 0) -> Stored:
+    def append(self, new: NewRecord, encoded: Encoded | None = None) -> Stored:
         """Store a record and dispatch it. Raises FailedError where the system refuses; the store then needs recover.
 
-        ``size_bytes``: the record's size, if the caller knows it.
+        ``encoded``: the record at any place, if the caller has it.
         """
-        (stored,) = self.append_all([(new, size_bytes or len(self.encoded(new).data))])
+        (stored,) = self.append_all([(new, encoded or self.encoded(new))])
         return stored
 
-    def append_all(self, records: Sequence[tuple[NewRecord, int]]) -> list[Stored]:
-        """Store records, each given with its size, one after the other; all are durable, if that is asked for, before this returns.
+    def append_all(self, records: Sequence[tuple[NewRecord, Encoded]]) -> list[Stored]:
+        """Store records, each given with its bytes at any place; all are durable, if that is asked for, before this returns.
 
         Raises FailedError as ``append``. ``is_durable`` of the results is False if another caller's sync took too long.
         """
         with self._signals:
+            writing = _Writing(self)
             with self.lock:
-                self._prepare(new for new, _ in records)
-                phy_offset = self.log.end_phy_offset if self._began else None
-                with self._writing(lambda: phy_offset):
-                    self._begin()
-                    phy_offset = self.log.make_room(records[0][1])
+                self._prepare(records)
+                with writing:
+                    if self._began:
+                        writing.unsure_phy_offset = self.log.end_phy_offset
+                    else:
+                        self._begin()
+                    writing.unsure_phy_offset = self.log.make_room(len(records[0][1].data))
                     stored = self._write_all(records)
                 end = self.log.end_phy_offset
-            with self._writing(lambda: phy_offset):
+            with writing:
                 if self.options.flush == "sync" and not self.flusher.make_durable(end, self._sync_timeout_seconds):
                     stored = [one._replace(is_durable=False) for one in stored]
-                if self.options.with_threads:
-                    if not self.dispatch_wanted.is_set():
-                        self.dispatch_wanted.set()
-                else:
+                if not self.options.with_threads:
                     self._dispatcher.run(end)
+                elif not self.dispatch_wanted.is_set():
+                    self.dispatch_wanted.set()
         return stored
 
     def dispatch(self, *, everything: bool = True) -> None:
         """Dispatch what was stored: all of it, or under synchronous flush what is durable. Raises FailedError."""
         limit = self.flusher.durable_phy_offset if self.options.flush == "sync" else self.log.end_phy_offset
         if self._began:
-            with self._writing():
+            with _Writing(self):
                 self._dispatcher.run(limit, everything=everything)
 
     def make_durable(self) -> None:
         """Make everything durable that was stored by now. Raises FailedError."""
-        with self._writing(otherwise="what was put may be stored"):
+        with _Writing(self, otherwise="what was put may be stored"):
             self.flusher.make_durable(self.log.end_phy_offset, self._sync_timeout_seconds)
 
     def make_segment_ahead(self) -> None:
         """Make the next segment if there is room for it, so that no put waits for it. Raises FailedError."""
         if self._began and self.has_room(2 * self.segment_size_bytes):
-            with self._writing(otherwise="all that was put is stored"):
+            with _Writing(self, otherwise="all that was put is stored"):
                 self.log.make_ahead()
 
     def save_checkpoint(self) -> None:
         """Make everything durable that was dispatched by now, then the checkpoint that names it. Raises FailedError."""
         if not self._began:
             return
-        with self._writing(otherwise="all that was put is stored"):
+        with _Writing(self, otherwise="all that was put is stored"):
             with self.lock:
                 end, log_ms = self.log.end_phy_offset, self._last_store_ms
             self.flusher.make_durable(end, self._sync_timeout_seconds)
             self._dispatcher.run(self.flusher.durable_phy_offset)
             queued, full_ms = self._dispatcher.queued, self._index.full_timestamp_ms if self._index else 0
-            self.files.sync()
+            self.files.sync()  # of the log, too: the record of ``queued`` may be newer than ``end``
             if self.flusher.durable_phy_offset >= end:
                 self._checkpoint.save(
                     log_ms=log_ms,
@@ -347,7 +359,7 @@ class LiveStore:
         existing = next((file for file in self.config.files if file.name == name), None)
         if existing is not None and not existing.loads:
             raise FailedError("the file and its .bak are both damaged", path=str(path), to_do="put a good one there")
-        with self._signals, self.lock, self._writing(otherwise="the file is as it was, or as it was to be"):
+        with self._signals, self.lock, _Writing(self, otherwise="the file is as it was, or as it was to be"):
             if existing is not None and existing.source == "main":
                 self.files.replace(name + paths.BAK_SUFFIX, path.read_bytes())
             self.files.replace(name, text.encode())
@@ -362,7 +374,7 @@ class LiveStore:
             if self._began and not self._failed_write:
                 with self._signals:
                     self.save_checkpoint()
-                    with self._writing(otherwise="all that was put is stored"):
+                    with _Writing(self, otherwise="all that was put is stored"):
                         self.log.remove_unused()
                         self.files.sync()
                         self.files.remove(paths.ABORT)
@@ -371,66 +383,62 @@ class LiveStore:
         finally:
             self._signals.remove()
 
-    def _prepare(self, records: Iterable[NewRecord]) -> None:
+    def _prepare(self, records: Iterable[tuple[NewRecord, Encoded]]) -> None:
         """Open what the records need: faults must be raised before the first byte is written."""
-        for new in records:
+        for new, _ in records:
             if new.transaction not in _NO_ENTRY:
                 self._open_queue(QueueKey(new.topic, new.queue_id))
             if new.topic == paths.SCHEDULE_TOPIC:
                 _ = self.delays
-        _ = self._dispatcher, self._checkpoint
+        _ = self._checkpoint
 
-    def _write_all(self, records: Sequence[tuple[NewRecord, int]]) -> list[Stored]:
+    def _write_all(self, records: Sequence[tuple[NewRecord, Encoded]]) -> list[Stored]:
         """Write records to the log, those of one segment together, and list them for the dispatcher."""
         store_ms = self._last_store_ms = self.now_ms()
         stored: list[Stored] = []
         rows: list[Row] = []
         data: list[bytes] = []
         start = at = self.log.end_phy_offset
-        for new, size in records:
+        for new, (unplaced, code, hashes) in records:
+            size = len(unplaced)
             if size > self.log.largest_record_bytes - at % self.log.segment_size_bytes:
                 if data:
                     self.log.write(start, b"".join(data))
                     data.clear()
                 start = at = self.log.make_room(size)
-            key = QueueKey(new.topic, new.queue_id)
-            queued = new.transaction not in _NO_ENTRY
-            queue_offset = self._next_queue_offset[key] if queued else 0
-            record_bytes, code, hashes = self.encoded(new, queue_offset, at, store_ms)
-            if queued:
+            key = None if new.transaction in _NO_ENTRY else QueueKey(new.topic, new.queue_id)
+            queue_offset = 0
+            if key is not None:
+                queue_offset = self._next_queue_offset[key]
                 self._next_queue_offset[key] = queue_offset + 1
-            entry = NewEntry(queue_offset, at, size, self._tags_code(new, store_ms, code), store_ms)
-            rows.append(Row(key if queued else None, entry, hashes))
-            data.append(record_bytes)
+            data.append(
+                placed_record(unplaced, queue_offset, at, store_ms, property_crc=self._encode_rules.property_crc)
+            )
+            rows.append(
+                Row(key, NewEntry(queue_offset, at, size, self._tags_code(new, store_ms, code), store_ms), hashes)
+            )
             stored.append(Stored(new.topic, new.queue_id, queue_offset, at, size, store_ms, self.store_host))
             at += size
+            self._free_bytes -= size
         self.log.write(start, b"".join(data))
         for row in rows:
             self._dispatcher.add(row)
-        self._free_bytes -= sum(size for _, size in records)
         return stored
 
-    @contextmanager
-    def _writing(
-        self, unsure: Callable[[], int | None] = lambda: None, otherwise: str = "it was not stored"
-    ) -> Iterator[None]:
-        """Raise FailedError for a failed write, and refuse all later ones; ``abort``, if it exists, stays.
-
-        ``unsure`` returns the place of a record that may be in the log, ``otherwise`` is the state to report if none is.
-        """
+    def refuse_after_failure(self) -> None:
+        """Raise FailedError if a write has failed."""
         if self._failed_write:
             raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
-        try:
-            yield
-        except OSError as error:
-            self._failed_write = True
-            error.filename = error.filename or str(self.store.root)
-            raise self._failed(error, unsure(), otherwise) from error
-        except BaseException:
-            self._failed_write = True
-            raise
 
-    def _failed(self, error: OSError, at: int | None, otherwise: str) -> FailedError:
+    def failed(self, error: BaseException, at: int | None, otherwise: str) -> FailedError | None:
+        """Refuse all later writes, and leave ``abort`` if it exists; return the error to raise for one of the system.
+
+        ``at`` is the place of a record that may be in the log, ``otherwise`` the state to report if none is.
+        """
+        self._failed_write = True
+        if not isinstance(error, OSError):
+            return None
+        error.filename = error.filename or str(self.store.root)
         then = "run `rmqctl recover`" if self.store.aborted else "run the command again"
         if at is None:
             return failed(error, "cannot write", state=otherwise, then=then)
@@ -483,3 +491,26 @@ class LiveStore:
             return code
         level = new.properties.get(DELAY, "")
         return store_ms + self.delays.delay_ms(int(level)) if level.isdecimal() and int(level) > 0 else code
+
+
+class _Writing:
+    """Context manager of a write: an error in it is the store's last, and one of the system becomes a FailedError.
+
+    ``unsure_phy_offset``: the place of a record that may be in the log; ``otherwise``: the state to report while there is none.
+    """
+
+    __slots__ = ("_live", "_otherwise", "unsure_phy_offset")
+
+    def __init__(self, live: LiveStore, otherwise: str = "it was not stored") -> None:
+        self._live = live
+        self._otherwise = otherwise
+        self.unsure_phy_offset: int | None = None
+
+    def __enter__(self) -> None:
+        self._live.refuse_after_failure()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and (failure := self._live.failed(error, self.unsure_phy_offset, self._otherwise)):
+            raise failure from error

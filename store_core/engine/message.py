@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from store_core.engine.record import Stored
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(NamedTuple):
     """A message of a producer.
 
     * ``body`` is stored unchanged, and ``sys_flag`` names its compression; None is no body at all.
@@ -23,7 +22,7 @@ class NewMessage:
     topic: str
     body: bytes | None
     queue_id: int | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = MappingProxyType({})
     flag: int = 0
     sys_flag: int = 0
     born_timestamp_ms: int | None = None
@@ -43,8 +42,7 @@ class PutStatus(StrEnum):
     WHEEL_TIMER_MSG_ILLEGAL = "WHEEL_TIMER_MSG_ILLEGAL"
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(NamedTuple):
     """A broker's answer. Of a message that is not in the log ``stored`` is None and ``reason`` is set.
 
     ``stored`` is the record's real place: a delayed message is in a queue of the delay topic, a half message in one of the half topic.

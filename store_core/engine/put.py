@@ -12,12 +12,13 @@ from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, TRAN_MSG, U
 from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.derive.topics import topic_entry
 from store_core.engine import properties as names
-from store_core.engine.checks import Case, RefusedError, checked_size, refusal
+from store_core.engine.checks import Case, RefusedError, checked, refusal
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import NewMessage, PutResult, PutStatus
 from store_core.engine.properties import make_unique_key
 from store_core.engine.record import NewRecord, Stored
 from store_core.errors import FailedError, UsageError
+from store_core.kernel.encode import Encoded
 from store_core.layout import paths, record, timer
 from store_core.storage.config_text import release_layout, render_topics
 
@@ -36,7 +37,7 @@ def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, hal
     ``create_topic``: a topic that is not configured is created, as by a broker with autoCreateTopicEnable. Raises UsageError for messages that cannot
     be written offline, FailedError where the system refuses or the store cannot take the message.
     """
-    new = _accepted(live, message, create_topic, half)
+    new = accepted(live, message, create_topic, half)
     return new if isinstance(new, PutResult) else answer(live.append(*new))
 
 
@@ -45,10 +46,10 @@ def put_all(live: LiveStore, messages: Sequence[NewMessage], *, create_topic: bo
 
     Raises as ``put``; before the first byte is written for what cannot be written offline.
     """
-    accepted = [_accepted(live, message, create_topic, half=False) for message in messages]
-    new = [one for one in accepted if not isinstance(one, PutResult)]
+    answers = [accepted(live, message, create_topic, half=False) for message in messages]
+    new = [one for one in answers if not isinstance(one, PutResult)]
     stored = iter(live.append_all(new) if new else ())
-    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in accepted]
+    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in answers]
 
 
 def answer(stored: Stored) -> PutResult:
@@ -57,10 +58,10 @@ def answer(stored: Stored) -> PutResult:
     return PutResult(status, stored.topic, stored.queue_id, stored)
 
 
-def _accepted(
+def accepted(
     live: LiveStore, message: NewMessage, create_topic: bool, half: bool
-) -> tuple[NewRecord, int] | PutResult:
-    """Return the record to store and its size, or the broker's refusal; a topic that is to be created is."""
+) -> tuple[NewRecord, Encoded] | PutResult:
+    """Return the record to store and its bytes at place 0, or the broker's refusal; a topic that is to be created is."""
     _refuse_unsupported(live, message, half)
     config = live.topic(message.topic)
     queue_id = _queue_id(message, config)
@@ -71,14 +72,14 @@ def _accepted(
             raise RefusedError(check.status, check.reason)
         new = _as_record(live, message, queue_id)
         new = as_half(live, new) if half else rescheduled(live, new)
-        size = checked_size(live, new)
+        encoded = checked(live, new)
     except RefusedError as refused:
         return PutResult(refused.status, message.topic, message.queue_id, reason=refused.reason)
     if not is_known:
         with live.lock:
             if not _is_known(live, message.topic):
                 make_topic(live, message.topic, queue_id)
-    return new, size
+    return new, encoded
 
 
 def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> None:

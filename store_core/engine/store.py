@@ -75,6 +75,11 @@ class MessageStore:
         return self._live.durable_phy_offset
 
     @property
+    def syncs(self) -> int:
+        """The number of syncs of the log since it was opened."""
+        return self._live.flusher.syncs
+
+    @property
     def end_phy_offset(self) -> int:
         """The end of the log."""
         return self._live.log.end_phy_offset

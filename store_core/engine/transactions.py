@@ -7,7 +7,7 @@ from typing import Final
 from store_core.codec.properties import REAL_QID, REAL_TOPIC, TAGS
 from store_core.codec.record import Message
 from store_core.engine import properties as names
-from store_core.engine.checks import RefusedError, checked_size
+from store_core.engine.checks import RefusedError, checked
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import PutResult
 from store_core.engine.put import answer
@@ -33,7 +33,7 @@ def commit(live: LiveStore, half_phy_offset: int) -> PutResult:
         half = open_half(live, half_phy_offset)
         new = _committed(live, half)
         try:
-            stored = live.append(new, checked_size(live, new))
+            stored = live.append(new, checked(live, new))
         except RefusedError as refused:
             return PutResult(refused.status, new.topic, new.queue_id, reason=refused.reason)
         live.append(_op(live, half))

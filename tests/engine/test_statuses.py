@@ -92,7 +92,7 @@ def test_every_check_fails_somewhere_above(writable: Writable, monkeypatch: pyte
                 k: v for k, v in what.items() if k != "create"
             }
             with writable(name, **settings).live() as live:
-                monkeypatch.setattr(live, "append", lambda new, size: Stored(new.topic, 0, 0, 0, size, 0, bytes(8)))
+                monkeypatch.setattr(live, "append", lambda new, encoded: Stored(new.topic, 0, 0, 0, 9, 0, bytes(8)))
                 monkeypatch.setattr(live, "replace_config", lambda file, text: None)
                 try:
                     reasons.add(put(live, NewMessage(**message), create_topic=what.get("create", False)).reason)

@@ -282,6 +282,38 @@ def test_the_checkpoint_names_only_what_is_synced(writable: Writable) -> None:
         assert fields["physic_msg_timestamp_ms"] == fields["logics_msg_timestamp_ms"] == stored.store_timestamp_ms
 
 
+def test_the_checkpoint_never_names_more_than_is_synced_while_threads_put(writable: Writable) -> None:
+    """Of 5.5, whose checkpoint also names a place."""
+    written, ops = writable("load-551-aged"), _SyncedBytes()
+    path, size = written.root / "checkpoint", int(written.settings.value("mappedFileSizeCommitLog"))
+    stopped = threading.Event()
+    with running(written, flush="async", ops=ops) as store:
+        end = store.end_phy_offset
+
+        def work() -> None:
+            for _ in range(20_000):
+                if stopped.is_set():
+                    break
+                store.put(NewMessage("Long_orders", b"x" * 50, 0, {"KEYS": "k", "TAGS": "T"}))
+
+        writer = threading.Thread(target=work)
+        writer.start()
+        named, too_far = set(), []
+        for _ in range(15):
+            before = store.end_phy_offset
+            while store.end_phy_offset == before and writer.is_alive():
+                pass
+            store._live.save_checkpoint()
+            place = CHECKPOINT.read(path.read_bytes()[: CHECKPOINT.size_bytes])["logics_phy_offset"]
+            if place >= end:
+                named.add(place)
+                too_far += [] if ops.is_synced(written.root, size, place + 1) else [place]
+        stopped.set()
+        writer.join()
+    assert too_far == []
+    assert len(named) > 5
+
+
 @pytest.mark.parametrize("policy", ["broker", "keep"])
 def test_a_crashed_store_is_recovered_at_opening(store_copy: StoreCopy, policy: Any) -> None:
     written = Written.of("load-533", store_copy("load-533"))

@@ -172,3 +172,26 @@ def test_a_crashed_store_is_refused(rmqctl: Call, root: Path, words: list[str]) 
     done = rmqctl(*words)
     assert (done.code, done.err.count("\n"), "recover" in done.err) == (1, 1, True)
     assert stores.snapshot(root) == before
+
+
+def test_import_takes_what_log_gives(rmqctl: Call, root: Path, tmp_path: Path) -> None:
+    rows = rmqctl("log", "--topic", "Calm_bills", "--max", 30, "-o", "ndjson").out
+    source, rejects = tmp_path / "rows.ndjson", tmp_path / "rejects.ndjson"
+    source.write_text(rows)
+    done = rmqctl("import", source, "--topic", "Calm_audit", "-o", "json")
+    assert (done.code, done.err) == (0, "")
+    assert (done.json["rows"], done.json["stored"], done.json["topics"]) == (30, 30, {"Calm_audit": 30})
+    new = [
+        json.loads(row)
+        for row in rmqctl("log", "--from", done.json["first_phy_offset"], "-o", "ndjson").out.splitlines()
+    ]
+    kept = ("body", "keys", "tags", "unique_key", "born_timestamp_ms", "born_host", "flag")
+    assert [[row[k] for k in kept] for row in new] == [[json.loads(row)[k] for k in kept] for row in rows.splitlines()]
+    once_more = rmqctl("import", source, "--topic", "Calm_audit", "-o", "json")
+    assert (once_more.json["stored"], once_more.json["continued_rows"]) == (0, 30)
+    source.write_text(rows + "nonsense\n")
+    grown = rmqctl("import", source, "--topic", "Calm_audit", "--rejects", rejects, "-o", "json")
+    assert (grown.code, grown.json["rows"], grown.json["rejected"]) == (3, 1, 1)
+    assert json.loads(rejects.read_text()) == {"row": 31, "reason": "the row is no JSON", "source": "nonsense"}
+    assert rmqctl("check").code == 0
+    assert rmqctl("import", tmp_path / "nowhere").code == 1
