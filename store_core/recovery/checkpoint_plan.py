@@ -11,8 +11,7 @@ from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.planned import Planned
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import store_after_plan
-from store_core.recovery.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict, store_after_plan
 from store_core.storage.store import Store
 
 _OF_QUEUES: Final = frozenset({"logics_msg_timestamp_ms", "logics_phy_offset"})

@@ -32,8 +32,7 @@ from store_core.recovery.losses import Losses
 from store_core.recovery.planned import Planned
 from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import store_after_plan
-from store_core.recovery.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict, store_after_plan
 from store_core.recovery.prediction.start_loss import losses_after_cut
 from store_core.recovery.progress_files import lowered_progress
 from store_core.scan.log import Progress, scan_log

@@ -9,7 +9,7 @@ import pytest
 
 from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
-from store_core.broker.index_service import IndexState
+from store_core.broker.load import IndexState
 from store_core.broker.plain_records import plain_runs
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
