@@ -14,7 +14,7 @@ from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
 from store_core.codec.tags import index_text_hash, index_texts
-from store_core.derive.index_style import IndexStyle, has_index
+from store_core.derive.index import IndexStyle, has_index
 from store_core.findings import Severity
 from store_core.layout import index, paths, record
 from store_core.read.index_sizes import IndexSizes

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from store_core.codec.tags import index_text_hash
-from store_core.derive.index import IndexHeaderState, index_file_name
-from store_core.derive.index_style import index_style
+from store_core.derive.index import IndexHeaderState, index_file_name, index_style
 from store_core.engine.files import LiveFiles
 from store_core.engine.tail import RECOVER_FIRST
 from store_core.errors import FailedError
