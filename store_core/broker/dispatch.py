@@ -20,10 +20,11 @@ from store_core.scan.frames import stretch
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
-    from store_core.broker.index_service import IndexState
+    from store_core.broker.load import IndexState
     from store_core.broker.pending_entries import EntrySpool
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
+
 
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 EARLY_LIMIT: Final = 1000

@@ -6,12 +6,15 @@ Behaviour 3.2 to 3.5, 6.1, 1.7.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from store_core.broker.dispatch import QueueDispatcher
-from store_core.broker.file_lookup import FileLookup
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
 from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment
     from store_core.storage.store import Store
 
+
+Ints = NDArray[np.int64]
 Progress = Callable[[int], None]
 TableSink = Callable[["FrameTable"], None]
 
@@ -390,3 +395,50 @@ def _dispatch_segment(
     elif walk.end < readable and not rules.is_master:
         result.refusal = f"dispatch waits at {walk.end} for a record that it can read, and start for dispatch"
     return readable + claimed
+
+
+# -- the file of an offset (``MappedFileQueue``; 1.4) -----------------------------------------------------------------
+
+
+class FileLookup:
+    """The files of a sequence in a broker's order, each given by its start. All have one size.
+
+    The place of an offset in its file is the remainder of its division by the size, wherever the file starts.
+    """
+
+    def __init__(self, starts: Sequence[int], size_bytes: int) -> None:
+        self._starts = starts
+        self.size_bytes = size_bytes
+        self.is_plain = all(start % size_bytes == 0 for start in starts) and all(
+            before < after for before, after in pairwise(starts)
+        )
+
+    def place(self, phy_offset: int) -> int | None:
+        """Return the index of the file that a broker reads for an offset, or None."""
+        found = int(self.places(np.array([phy_offset], np.int64))[0])
+        return None if found < 0 else found
+
+    def places(self, phy_offsets: Ints) -> Ints:
+        """Return ``place`` of many offsets; -1 where no file is read."""
+        places = np.full(len(phy_offsets), -1, np.int64)
+        if not self._starts:
+            return places
+        starts, size = np.array(self._starts, np.int64), self.size_bytes
+        first = self._starts[0]
+        number = phy_offsets // size - (first // size if first >= 0 else -(-first // size))  # as Java divides
+        in_range = (phy_offsets >= first) & (phy_offsets < self._starts[-1] + size)
+        in_turn = starts[np.clip(number, 0, len(starts) - 1)]
+        is_there = in_range & (number >= 0) & (number < len(starts))
+        is_there &= (phy_offsets >= in_turn) & (phy_offsets < in_turn + size)
+        places[is_there] = number[is_there]
+        unplaced = in_range & ~is_there
+        for place, start in enumerate(self._starts) if unplaced.any() else ():
+            is_inside = unplaced & (phy_offsets >= start) & (phy_offsets < start + size)
+            places[is_inside] = place
+            unplaced &= ~is_inside
+        return places
+
+    def offset_of(self, start: int, in_file: Ints) -> Ints:
+        """Return the offsets within a file's range for which a broker reads at these places of the file."""
+        offsets = start - start % self.size_bytes + in_file
+        return np.where(offsets < start, offsets + self.size_bytes, offsets)

@@ -13,7 +13,7 @@ from store_core.check.live_check import first_phy_offset_now, log_reaches
 from store_core.check.log_map import Intervals, LogMap, runs_of
 from store_core.check.report import Findings
 from store_core.codec.tags import index_text_hash, index_texts
-from store_core.derive.index_style import IndexStyle, has_index
+from store_core.derive.index import IndexStyle, has_index
 from store_core.findings import Severity
 from store_core.layout import index, paths, record
 from store_core.read.index_sizes import IndexSizes

@@ -17,9 +17,9 @@ from store_core.check.live_check import log_reaches, look_at_queues, store_now, 
 from store_core.check.log_map import Intervals, LogMap, runs_of, windows_of
 from store_core.check.report import Findings
 from store_core.derive.dispatch import Rows
-from store_core.derive.light import expired_light_queues
 from store_core.derive.queues import QueueBuilder, are_as_built, queue_builder
 from store_core.derive.spool import RowsByQueue
+from store_core.derive.topics import expired_light_queues
 from store_core.findings import Severity
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY, EXT_MAX_ADDRESS

@@ -19,7 +19,7 @@ from store_core.check.queues import check_queues
 from store_core.check.report import Findings
 from store_core.codec.times import format_time
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
-from store_core.derive.index_style import IndexStyle, index_style
+from store_core.derive.index import IndexStyle, index_style
 from store_core.derive.spool import QueueSpooler
 from store_core.derive.topics import missing_topics
 from store_core.findings import Finding, Severity

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.derive.index import IndexHeaderState, index_file_name
-from store_core.derive.index_style import index_style
+from store_core.derive.index import IndexHeaderState, index_file_name, index_style
 from store_core.engine.files import LiveFiles
 from store_core.engine.queues import NewEntry
 from store_core.engine.tail import RECOVER_FIRST

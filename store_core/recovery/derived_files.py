@@ -16,11 +16,10 @@ from store_core.closing import Closing
 from store_core.derive.batch import BatchQueueBuilder, batch_queue_builder, known_batch_file_size
 from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
-from store_core.derive.index import IndexBuilder, IndexFileResult
-from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
-from store_core.derive.light import expired_light_queues
+from store_core.derive.index import IndexBuilder, IndexFileResult, IndexStyle, has_index, index_names, index_style
 from store_core.derive.queues import Content, GapEntry, QueueBuilder, queue_builder, same_content
 from store_core.derive.spool import QueueSpooler
+from store_core.derive.topics import expired_light_queues
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, queue

@@ -24,8 +24,7 @@ from store_core.recovery.keep_steps import outside_roots
 from store_core.recovery.log_edits import EditedLog
 from store_core.recovery.losses import Losses, Planned
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import store_after_plan
-from store_core.recovery.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict, store_after_plan
 from store_core.recovery.prediction.start_loss import losses_of_range
 from store_core.scan.log import Progress
 from store_core.scan.walk_progress import WalkProgress

@@ -24,8 +24,7 @@ from store_core.recovery.keep_steps import add_derived, chunks_of, settings_argu
 from store_core.recovery.losses import Planned
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.plans.plan import Building, Built, Chunk, register_builder
-from store_core.recovery.prediction.after_plan import store_after_plan
-from store_core.recovery.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict, store_after_plan
 from store_core.scan.log import Progress
 from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.buffers import share_one_heap

@@ -44,10 +44,9 @@ from store_core.recovery.lost_messages import LostMessages
 from store_core.recovery.lost_record import LostRun
 from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
 from store_core.recovery.plans.plan import Building, Built, Chunk, Contents, Plan, register_builder
-from store_core.recovery.prediction.after_plan import start_after
 from store_core.recovery.prediction.live_snapshot import predict_live
 from store_core.recovery.prediction.outcome import Outcome
-from store_core.recovery.prediction.predict import Prediction, predict
+from store_core.recovery.prediction.predict import Prediction, predict, start_after
 from store_core.recovery.recover_notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.recovery.replica import Siblings
 from store_core.scan.walk_progress import WalkProgress

@@ -32,8 +32,7 @@ from store_core.recovery.losses import Losses, Planned
 from store_core.recovery.lost_config import lowered_progress
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.plans.plan import Building, Built, Chunk, register_builder
-from store_core.recovery.prediction.after_plan import store_after_plan
-from store_core.recovery.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict, store_after_plan
 from store_core.recovery.prediction.start_loss import losses_of_range
 from store_core.scan.log import Progress, scan_log
 from store_core.scan.walk_progress import WalkProgress

@@ -13,8 +13,7 @@ from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
-from store_core.recovery.prediction.predict import outcome_of_start
-from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
+from store_core.recovery.prediction.predict import ResurrectionSearch, outcome_of_start
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

@@ -16,8 +16,7 @@ from store_core.layout import queue as queue_layout
 from store_core.read.records import read_message
 from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.prediction.outcome import Outcome
-from store_core.recovery.prediction.predict import outcome_of_start
-from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
+from store_core.recovery.prediction.predict import ResurrectionSearch, outcome_of_start
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
 from tests import stores

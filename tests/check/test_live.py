@@ -13,7 +13,7 @@ import pytest
 from store_core.check import live_check as now
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.check.store import check_store
-from store_core.derive.index_style import index_style
+from store_core.derive.index import index_style
 from store_core.layout import index, paths
 from store_core.read.index_sizes import index_sizes
 from store_core.read.queue import end_of_entries

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store_core.derive.index import IndexBuilder, IndexFileResult, index_file_name
-from store_core.derive.index_style import IndexStyle, index_names, index_style
+from store_core.derive.index import IndexBuilder, IndexFileResult, IndexStyle, index_file_name, index_names, index_style
 from store_core.kernel.derive import chain_entries
 from store_core.layout import index
 from store_core.read.index_sizes import index_sizes

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from store_core.broker.index_service import entries_per_file
+from store_core.broker.load import entries_per_file
 from store_core.codec.tags import index_key_hash, index_text_hash
 from store_core.codec.times import END_OF_TIME_MS
 from store_core.errors import FailedError

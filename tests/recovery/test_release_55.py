@@ -259,7 +259,7 @@ def test_an_expired_light_queue_is_normal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     last_ms = stores.truth("lite-551")["messages"][-1]["storeTimestamp"]
-    monkeypatch.setattr("store_core.derive.light.time.time_ns", lambda: (last_ms + 3_600_000) * 1_000_000)
+    monkeypatch.setattr("store_core.derive.topics.time.time_ns", lambda: (last_ms + 3_600_000) * 1_000_000)
     root = without_room(store_copy("lite-551"), minutes)
     assert codes(root) == found
     steps = planned(root, settings_of("lite-551"), lambda store: rebuild(store, "queues")).plan.steps
@@ -268,7 +268,7 @@ def test_an_expired_light_queue_is_normal(
 
 def test_a_light_queue_that_is_too_young_was_lost(store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
     last_ms = stores.truth("lite-551")["messages"][-1]["storeTimestamp"]
-    monkeypatch.setattr("store_core.derive.light.time.time_ns", lambda: (last_ms + 30_000) * 1_000_000)
+    monkeypatch.setattr("store_core.derive.topics.time.time_ns", lambda: (last_ms + 30_000) * 1_000_000)
     assert codes(without_room(store_copy("lite-551"), "1")) == {"Q006 error"}
 
 

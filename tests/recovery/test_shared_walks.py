@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from store_core.broker import log_recovery, walk
-from store_core.broker.index_service import IndexState
+from store_core.broker.load import IndexState
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
 from store_core.broker.walk import plain_runs

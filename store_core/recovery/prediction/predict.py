@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.detect_version import Evidence, evidence_of
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.load import reads_config_alike
 from store_core.broker.start import Start, start_broker
-from store_core.broker.versions import Behaviour, Version, Watched, groups_of
-from store_core.layout import paths
+from store_core.broker.versions import Behaviour, Version, Watched, behaviour_of, groups_of
+from store_core.codec.record import RecordError, decode_record
+from store_core.codec.text import decode_text
+from store_core.layout import paths, record
+from store_core.layout.queue import ENTRY
 from store_core.recovery.prediction.loss_book import LossBook
-from store_core.recovery.prediction.outcome import Outcome, QueueSpan
-from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
+from store_core.recovery.prediction.outcome import Outcome, QueueSpan, ResurrectedRecord
 from store_core.recovery.prediction.start_loss import losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
+from store_core.storage.scratch import lay_out_links, scratch_folder
 from store_core.storage.store import QueueKey, Store
+
+if TYPE_CHECKING:
+    from store_core.broker.start import Start
+    from store_core.recovery.derived_files import DerivedChanges
+    from store_core.recovery.log_edits import EditedLog
+    from store_core.scan.frames import FrameTable
+
 
 Progress = Callable[[int], None]
 Books = dict[bytes, LossBook]  # by the mark of the start
+MOST_GHOSTS: Final = 1000
 _CONFIG_READERS: Final = frozenset({"config_reader", "config_members"})
 
 
@@ -222,3 +238,117 @@ def _joined(others: list[OtherOutcome]) -> tuple[OtherOutcome, ...]:
         else:
             joined.append(other)
     return tuple(joined)
+
+
+# -- after a plan ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def store_after_plan(
+    store: Store,
+    edited: EditedLog | None,
+    changes: Collection[DerivedChanges] = (),
+    files: Mapping[str, bytes] | None = None,
+    removed: Collection[str] = (),
+) -> Iterator[Store]:
+    """Yield the planned store. ``files`` are small new files; ``edited`` None: the log stays as it is."""
+    new = {file.path: file.read for change in changes for file in change.new}
+    for name, data in (files or {}).items():
+        new[name] = partial(iter, (data,))
+    removed_paths = {*removed, *(path for change in changes for path in (*change.removed, *change.removed_folders))}
+    left_out = (paths.COMMITLOG,) if edited is not None else ()
+    with scratch_folder() as scratch:
+        root = lay_out_links(store.root, scratch, new=new, removed=removed_paths, left_out=left_out)
+        with Store(replace(store.settings, root=root)) as shadow:
+            shadow.__dict__["log"] = store.log if edited is None else edited.log
+            yield shadow
+
+
+def start_after(
+    store: Store,
+    assumed: Version,
+    edited: EditedLog | None,
+    changes: Collection[DerivedChanges] = (),
+    files: Mapping[str, bytes] | None = None,
+    removed: Collection[str] = (),
+    *,
+    is_whole: bool = True,
+    version: Version | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[Outcome, Version]:
+    """Return the outcome of a start on the planned store, with its release: the assumed one if the log ``is_whole``.
+
+    If it is not whole, releases differ again: as in ``predict``, the outcome is that of ``version`` if given, else the worst of
+    the possible releases. ``on_progress`` gets the bytes of the log scanned so far.
+    """
+    with store_after_plan(store, edited, changes, files, removed) as shadow:
+        if is_whole:
+            return outcome_of(shadow, behaviour_of(assumed), on_progress=on_progress)[0], assumed
+        prediction = predict(shadow, version, on_progress=on_progress)
+        return prediction.outcome, prediction.assumed
+
+
+# -- old records and entries that a start takes for new ones (3.6) ---------------------------------------------------
+
+
+@dataclass(slots=True)
+class ResurrectionSearch:
+    """Collects resurrected records from all tables that a recovery accepts, at most ``MOST_GHOSTS`` of each kind."""
+
+    store: Store
+    _records: list[ResurrectedRecord] = field(default_factory=list)
+
+    def look_at(self, table: FrameTable) -> None:
+        """Add records whose own offset is lower than their position, and which have no queue entry."""
+        for row in np.flatnonzero(table.own_phy_offset < table.phy_offset):
+            if len(self._records) >= MOST_GHOSTS:
+                return
+            ghost = ResurrectedRecord(
+                "record",
+                decode_text(table.topic(int(row))),
+                int(table.queue_id[row]),
+                int(table.queue_offset[row]),
+                int(table.phy_offset[row]),
+                int(table.size_bytes[row]),
+            )
+            if not self._has_entry(ghost):
+                self._records.append(ghost)
+
+    def _has_entry(self, ghost: ResurrectedRecord) -> bool:
+        queue = self.store.queue(ghost.topic, ghost.queue_id)
+        data = queue.read(ghost.queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if queue is not None else b""
+        return len(data) == ENTRY.size_bytes and ENTRY.read(data)["phy_offset"] == ghost.phy_offset
+
+    def found(self, start: Start) -> tuple[ResurrectedRecord, ...]:
+        """Return the resurrected records that the start keeps, then the resurrected entries."""
+        kept = [ghost for ghost in self._records if ghost.phy_offset < start.log.max_phy_offset]
+        return (*kept, *self._entries(start)[:MOST_GHOSTS])
+
+    def _entries(self, start: Start) -> list[ResurrectedRecord]:
+        """Return entries that point to a lower offset than their predecessor, to a record with a lower queue offset."""
+        ghosts = []
+        for queue in start.queues:
+            if isinstance(queue, BatchQueueState) or queue.key.topic.startswith(paths.LMQ_PREFIX):
+                continue
+            for number in queue.falling:
+                if not queue.min_offset <= number < queue.max_offset:
+                    continue
+                at = number * queue.entry_size_bytes
+                entry = queue.entries(at, at + queue.entry_size_bytes)[0]
+                ghost = ResurrectedRecord(
+                    "entry", *queue.key, number, int(entry["phy_offset"]), int(entry["size_bytes"])
+                )
+                if ghost.phy_offset < start.log.max_phy_offset and self._points_back(ghost):
+                    ghosts.append(ghost)
+        return ghosts
+
+    def _points_back(self, ghost: ResurrectedRecord) -> bool:
+        if not record.MIN_RECORD_SIZE_BYTES <= ghost.size_bytes <= record.MAX_RECORD_SIZE_BYTES:
+            return False
+        data = self.store.log.read(ghost.phy_offset, ghost.size_bytes)
+        try:
+            message = decode_record(data, 0, ghost.phy_offset)
+        except RecordError:
+            return False
+        place = (message.topic, message.queue_id)
+        return place == (ghost.topic, ghost.queue_id) and message.queue_offset < ghost.queue_offset

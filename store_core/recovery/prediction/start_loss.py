@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.broker.batch_queue import BatchQueueState
-from store_core.broker.file_lookup import FileLookup
+from store_core.broker.log_recovery import FileLookup
 from store_core.broker.queue_recovery import QueueState
 from store_core.codec.record import body_crc_ok
 from store_core.codec.text import decode_text
