@@ -1,23 +1,37 @@
-"""Check every record of the log against its checksums."""
+"""Check every record of the log against its checksums: all of the log, a part, a random share, or the rest of an unfinished check."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
+from typing import Any, Final
 
 from store_core.check.log import LogFindings
-from store_core.check.pieces import whole_log, without_rest
+from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
 from store_core.kernel import FrameRow
-from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode, ScanFlag
+from store_core.layout import record
 from store_core.read.log_files import unread_log
-from store_core.scan.runs import Runs, map_runs
+from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs
 from store_core.scan.windows import Piece, nominal_end
+from store_core.storage.files import read_whole
+from store_core.storage.remote_path import real_path
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
+_SAMPLE_SIZE_BYTES: Final = 16 << 20  # much longer than a record, so the cut records at its edges matter little
+_LEAST_SAMPLE_SIZE_BYTES: Final = 64 << 10
+_LEAST_SAMPLES: Final = 64  # windows of a log, if all were chosen
+_FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
+# In a piece that starts inside a record, the record's rest looks like damage.
+_LONGEST_REST_BYTES: Final = record.DEFAULT_MAX_MESSAGE_SIZE_BYTES + record.RECORD_OVERHEAD_LIMIT_BYTES
+_FORMAT: Final = 1
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
@@ -206,3 +220,152 @@ def _gap_before(log: SegmentSequence, segment: Segment) -> int:
 
 def _end(log: SegmentSequence) -> int:
     return nominal_end(log, log.segments[-1]) if log.segments else 0
+
+
+def whole_log(store: Store) -> list[Piece]:
+    """Return a piece for each segment."""
+    return [Piece(segment, segment.phy_offset, nominal_end(store.log, segment), True) for segment in store.log.segments]
+
+
+def log_range(store: Store, from_phy_offset: int | None, to_phy_offset: int | None) -> list[Piece]:
+    """Return pieces with the frames whose first byte lies in [from, to).
+
+    A walk from its segment's start finds the first frame. Raises UsageError for a range outside the log.
+    """
+    pieces = []
+    is_inside = not store.log.segments
+    for whole in whole_log(store):
+        start = max(whole.from_phy_offset, from_phy_offset or 0)
+        stop = whole.to_phy_offset if to_phy_offset is None else min(whole.to_phy_offset, to_phy_offset)
+        if start >= stop:
+            continue
+        is_inside = True
+        if start > whole.from_phy_offset:
+            start, chained = _first_frame(store, whole.segment, start)
+            pieces += [Piece(whole.segment, start, stop, chained)] if start < stop else []
+        else:
+            pieces.append(whole._replace(to_phy_offset=stop))
+    if not is_inside:
+        log = store.log
+        span = f"from {log.min_phy_offset} to {nominal_end(log, log.segments[-1])}"
+        raise UsageError("the range is outside the log", to_do=f"the log reaches {span}")
+    return pieces
+
+
+def _first_frame(store: Store, segment: Segment, phy_offset: int) -> tuple[int, bool]:
+    """Return the start of the first frame at or after an offset, and whether another frame ends there."""
+    end, chained = phy_offset, False
+    walk = Piece(segment, segment.phy_offset, phy_offset, True)
+    for runs in scan_runs(store, walk, RunOptions(flags=ScanFlag(0))):
+        end, chained = runs.end_phy_offset, runs.rows[-1].kind in _FRAMES
+    return (max(end, phy_offset), True) if chained else (phy_offset, False)
+
+
+def random_pieces(store: Store, share: float, seed: int | None = None) -> list[Piece]:
+    """Return random windows of the log, together about ``share`` (above 0, at most 1) of it and at least one.
+
+    Neighbours are joined. ``seed`` makes the choice repeatable. Raises UsageError for a share out of range.
+    """
+    from random import Random  # a check of the whole log does not need it
+
+    if not 0 < share <= 1:
+        raise UsageError(f"a share of {share:.3%} is no sample", to_do="give more than 0% and at most 100%")
+    size = min(max(store.log.size_bytes // _LEAST_SAMPLES, _LEAST_SAMPLE_SIZE_BYTES), _SAMPLE_SIZE_BYTES)
+    windows = [
+        Piece(whole.segment, start, min(start + size, whole.to_phy_offset), start == whole.from_phy_offset)
+        for whole in whole_log(store)
+        for start in range(whole.from_phy_offset, whole.to_phy_offset, size)
+    ]
+    count = min(len(windows), max(1, round(share * len(windows))))
+    chosen = sorted(Random(seed).sample(range(len(windows)), count))
+    pieces: list[Piece] = []
+    for window in (windows[number] for number in chosen):
+        last = pieces[-1] if pieces else None
+        if last is not None and last.segment is window.segment and last.to_phy_offset == window.from_phy_offset:
+            pieces[-1] = last._replace(to_phy_offset=window.to_phy_offset)
+        else:
+            pieces.append(window)
+    return pieces
+
+
+def without_rest(piece: Piece, parts: Iterator[Runs]) -> Iterator[Runs]:
+    """Yield the rows of a piece without the bytes before its first frame, where they may be a record's rest."""
+    held: list[Runs] = []
+    for runs in parts:
+        first = next((number for number, row in enumerate(runs.rows) if row.kind in _FRAMES), None)
+        if first is None:
+            held.append(runs)
+            continue
+        if runs.rows[first].phy_offset - piece.from_phy_offset > _LONGEST_REST_BYTES:
+            yield from held
+        elif first:
+            runs = Runs(runs.rows[first:], runs.message_count)
+        yield runs
+        yield from parts
+        return
+    if held and (
+        held[-1].end_phy_offset - piece.from_phy_offset > _LONGEST_REST_BYTES
+        or all(row.kind == FrameKind.ZEROS for runs in held for row in runs.rows)
+    ):
+        yield from held
+
+
+def default_state_file(store: Store) -> Path:
+    """Return the path of ``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
+    import hashlib  # slow to load, and so is the writer
+
+    from store_core.storage.user_state import state_folder
+
+    digest = hashlib.sha256(os.fsencode(str(real_path(store.root)))).hexdigest()[:16]
+    return state_folder() / f"verify-crc-{digest}.json"
+
+
+def save_left(path: Path, store: Store, left: Sequence[Piece]) -> None:
+    """Save the rest of a verification; without a rest, remove the file. Raises FailedError."""
+    from store_core.storage.user_state import forget_state, save_state
+
+    document = {
+        "format": _FORMAT,
+        "store": str(real_path(store.root)),
+        "left": [[piece.from_phy_offset, piece.to_phy_offset, piece.chained] for piece in left],
+    }
+    try:
+        if not left:
+            forget_state(path)
+        else:
+            save_state(path, json.dumps(document).encode() + b"\n")
+    except OSError as error:
+        raise FailedError(
+            f"cannot write: {error.strerror}", path=str(path), to_do="name another file with --state"
+        ) from error
+
+
+def load_left(path: Path, store: Store) -> list[Piece] | None:
+    """Return the rest of the verification that wrote the file; None without a file.
+
+    Segments that have expired since are left out. Raises FailedError for a file that is unreadable or belongs to
+    another store.
+    """
+    try:
+        document = json.loads(read_whole(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise FailedError(f"cannot read: {error}", path=str(path), to_do="remove it and start again") from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise FailedError("not what verify-crc keeps", path=str(path), to_do="remove it and start again")
+    if document.get("store") != str(real_path(store.root)):
+        to_do = "name the file of this store with --state, or start again"
+        raise FailedError(f"the file is about {document.get('store')}", path=str(path), to_do=to_do)
+    try:
+        return [piece for entry in document["left"] if (piece := _piece(store, *entry)) is not None]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FailedError("not what verify-crc keeps", path=str(path), to_do="remove it and start again") from error
+
+
+def _piece(store: Store, start: Any, stop: Any, chained: Any) -> Piece | None:
+    start, stop = int(start), int(stop)
+    segment = store.log.find(start)
+    if segment is None:
+        return None
+    return Piece(segment, start, min(stop, nominal_end(store.log, segment)), bool(chained))

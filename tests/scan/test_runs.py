@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from store_core.check.pieces import whole_log
+from store_core.check.verify import whole_log
 from store_core.errors import FailedError
 from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
-from store_core.check.pieces import log_range, whole_log
+from store_core.check.verify import log_range, whole_log
 from store_core.export.log_copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
