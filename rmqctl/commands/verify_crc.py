@@ -173,7 +173,7 @@ def _verify(
             store, pieces, jobs=jobs, live=partial(_is_live, store), max_seconds=max_seconds, on_progress=bar
         )
     if wanted.keeps_state:
-        from store_core.check.verify_resume import save_left
+        from store_core.check.verify import save_left
 
         save_left(_state_file(store, wanted), store, report.left)
     if report.left:
@@ -209,7 +209,7 @@ def _is_live(store: Store) -> bool:
 
 
 def _state_file(store: Store, wanted: _Wanted) -> Path:
-    from store_core.check.verify_resume import default_state_file
+    from store_core.check.verify import default_state_file
 
     return wanted.state or default_state_file(store)
 
@@ -218,7 +218,7 @@ def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
     from store_core.check.verify import log_range, random_pieces, whole_log
 
     if wanted.resume:
-        from store_core.check.verify_resume import load_left
+        from store_core.check.verify import load_left
 
         left = load_left(_state_file(store, wanted), store)
         if left is not None:

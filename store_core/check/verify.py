@@ -1,15 +1,18 @@
-"""Verify every record of a log, or of a part or sample of it, against its checksum."""
+"""Check every record of the log against its checksums: all of the log, a part, a random share, or the rest of an unfinished check."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from store_core.check.log import LogFindings
-from store_core.errors import UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
 from store_core.kernel import FrameRow
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode, ScanFlag
@@ -17,6 +20,8 @@ from store_core.layout import record
 from store_core.read.log_files import unread_log
 from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs
 from store_core.scan.windows import Piece, nominal_end
+from store_core.storage.files import read_whole
+from store_core.storage.remote_path import real_path
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
@@ -26,6 +31,7 @@ _LEAST_SAMPLES: Final = 64  # windows of a log, if all were chosen
 _FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
 # In a piece that starts inside a record, the record's rest looks like damage.
 _LONGEST_REST_BYTES: Final = record.DEFAULT_MAX_MESSAGE_SIZE_BYTES + record.RECORD_OVERHEAD_LIMIT_BYTES
+_FORMAT: Final = 1
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
@@ -302,3 +308,64 @@ def _gap_before(log: SegmentSequence, segment: Segment) -> int:
 
 def _end(log: SegmentSequence) -> int:
     return nominal_end(log, log.segments[-1]) if log.segments else 0
+
+
+def default_state_file(store: Store) -> Path:
+    """Return the path of ``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
+    import hashlib  # slow to load, and so is the writer
+
+    from store_core.storage.user_state import state_folder
+
+    digest = hashlib.sha256(os.fsencode(str(real_path(store.root)))).hexdigest()[:16]
+    return state_folder() / f"verify-crc-{digest}.json"
+
+
+def save_left(path: Path, store: Store, left: Sequence[Piece]) -> None:
+    """Save the rest of a verification; without a rest, remove the file. Raises FailedError."""
+    from store_core.storage.user_state import forget_state, save_state
+
+    document = {
+        "format": _FORMAT,
+        "store": str(real_path(store.root)),
+        "left": [[piece.from_phy_offset, piece.to_phy_offset, piece.chained] for piece in left],
+    }
+    try:
+        if not left:
+            forget_state(path)
+        else:
+            save_state(path, json.dumps(document).encode() + b"\n")
+    except OSError as error:
+        raise FailedError(
+            f"cannot write: {error.strerror}", path=str(path), to_do="name another file with --state"
+        ) from error
+
+
+def load_left(path: Path, store: Store) -> list[Piece] | None:
+    """Return the rest of the verification that wrote the file; None without a file.
+
+    Segments that have expired since are left out. Raises FailedError for a file that is unreadable or belongs to
+    another store.
+    """
+    try:
+        document = json.loads(read_whole(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise FailedError(f"cannot read: {error}", path=str(path), to_do="remove it and start again") from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise FailedError("not what verify-crc keeps", path=str(path), to_do="remove it and start again")
+    if document.get("store") != str(real_path(store.root)):
+        to_do = "name the file of this store with --state, or start again"
+        raise FailedError(f"the file is about {document.get('store')}", path=str(path), to_do=to_do)
+    try:
+        return [piece for entry in document["left"] if (piece := _piece(store, *entry)) is not None]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FailedError("not what verify-crc keeps", path=str(path), to_do="remove it and start again") from error
+
+
+def _piece(store: Store, start: Any, stop: Any, chained: Any) -> Piece | None:
+    start, stop = int(start), int(stop)
+    segment = store.log.find(start)
+    if segment is None:
+        return None
+    return Piece(segment, start, min(stop, nominal_end(store.log, segment)), bool(chained))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,12 @@ def test_every_command_can_be_loaded_without_heavy_libraries() -> None:
         check=True,
     )
     assert heavy(set(json.loads(done.stdout))) == set()
+
+
+def test_few_files_run_to_show_a_log() -> None:
+    """As the counter of benchmarks/ counts: the files of which any function runs, apart from what runs while they are loaded."""
+    words = [sys.executable, "-m", "benchmarks.files_run", "log", "-s", str(ROOT / "sample_store")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    counted = re.search(r"log: \d+ functions in (\d+) files", done.stderr)
+    assert counted is not None
+    assert int(counted[1]) <= 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -83,6 +84,13 @@ def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
                 assert bytes(table.window) == store.log.read(table.window_phy_offset, len(table.window))
     assert len(store.log.segments) == 8
     assert len(set(windows)) == 1
+
+
+def test_no_thread_reads_a_local_file(golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store:
+        before = threading.active_count()
+        for _ in scan_log(store, options=ScanOptions(window_size_bytes=4096)):
+            assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("size_bytes", [997, 4096])

@@ -23,15 +23,15 @@ from typing import Final
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.source.data_loss import BRING_BACK, MISSING, Named, data_lost
-from store_core.export.source.frame_bounds import (
+from store_core.export.source.offsets import Last, Span
+from store_core.export.source.options import EARLIEST, LATEST, Start
+from store_core.export.source.walk import (
     boundary_from,
     chain,
     ends_a_frame,
     first_frame,
     is_whole,
 )
-from store_core.export.source.offsets import Last, Span
-from store_core.export.source.options import EARLIEST, LATEST, Start
 from store_core.export.splits.chain import (
     NEAR_BYTES,
     chained_end,
