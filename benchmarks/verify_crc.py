@@ -5,8 +5,8 @@
 
 What is measured of rmqctl is the whole command, from its start to its end, and beside it the time that the command says
 its walk took. Of the broker it is the scan alone, in a JVM that has scanned the log before; of the plain reads whole
-commands. With one job rmqctl is one process in which one thread reads and one walks, where there is a second processor
-for it; with two, which is what it takes by itself on two processors, two segments are read and walked side by side. The
+commands. With one job one thread reads and walks; with two, which is what it takes by itself on two processors, two
+segments are read and walked side by side. The
 broker and the plain reads use one thread. Rows named "processor time" compare what busy neighbours cannot
 change much. The broker takes no part in cold rounds: it keeps its files mapped.
 """
