@@ -57,14 +57,14 @@ class _Slots:
         """Return the changed ranges: place in the file and bytes."""
         if not self._changed:
             return []
-        slots = np.unique(np.concatenate(self._changed))
+        slots = np.concatenate(self._changed)
         self._changed.clear()
         if len(slots) > _FEW_SLOTS:
             blocks = np.unique(slots // _BLOCK_SLOTS)
             runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
             ranges = [(int(run[0]) * _BLOCK_SLOTS, (int(run[-1]) + 1) * _BLOCK_SLOTS) for run in runs]
         else:
-            ranges = [(slot, slot + 1) for slot in slots.tolist()]
+            ranges = [(slot, slot + 1) for slot in sorted({*slots.tolist()})]  # without numpy.unique's imports
         return [(index.slot_at(first), self.table[first:end].astype(_STORED).tobytes()) for first, end in ranges]
 
 
