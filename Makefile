@@ -19,6 +19,7 @@ jvm: .venv/bin/pytest # these three at once
 
 exhaustive: .venv/bin/pytest # the cases that the other tiers have representatives of
 	$(PYTEST) -m exhaustive
+	$(PYTEST) -m 'hypothesis and not broker' --hypothesis-profile=thorough
 
 lint: .venv/bin/pytest # ruff and mypy
 	.venv/bin/ruff check .
@@ -31,7 +32,7 @@ ci: # all but exhaustive, on a copy of the tracked files, in an environment of i
 .venv/bin/pytest:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[test]'
-# make wheel, make zipapp: what goes onto other hosts, in dist/. Both need cargo; the rest comes from packaging/requirements.txt.
+# make wheel, make zipapp: what goes onto other hosts, in dist/. Both need cargo; the rest comes from packaging/requirements.lock.
 PYTHON ?= python3
 TOOLS := build/tools
 
@@ -43,7 +44,21 @@ wheel: $(TOOLS) # a wheel with the compiled kernel, in dist/
 zipapp: wheel # one file that needs Python 3.11 alone, in dist/
 	$(TOOLS)/bin/python packaging/build_zipapp.py dist
 
-$(TOOLS): packaging/requirements.txt
+$(TOOLS): packaging/requirements.lock
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --upgrade -r packaging/requirements.txt
+	$@/bin/python -m pip install --quiet --require-hashes -r packaging/requirements.lock
 	touch $@
+
+# What CI installs. pyproject.toml and packaging/requirements.txt have the ranges, constraints.txt the versions of the base.
+LOCK := build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+  --custom-compile-command "make lock" --quiet $(ARGS)
+
+.PHONY: lock
+
+lock: build/uv # pin the packages of CI with their hashes; ARGS=--upgrade takes the newest that fit
+	$(LOCK) pyproject.toml --extra test --constraint constraints.txt --output-file .ci/requirements.lock
+	$(LOCK) packaging/requirements.txt --output-file packaging/requirements.lock
+
+build/uv:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet uv

@@ -30,7 +30,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 
 _WINDOW_BYTES: Final = 4 << 20
-_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False, read_ahead=False)
+_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _NARROW: Final = ("topic", "queue_id", "store_time", "body_size_bytes")
 CRC: Final = "read and zlib.crc32 alone"
 WALK: Final = "walk with checksums"

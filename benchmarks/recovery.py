@@ -38,20 +38,20 @@ WITHOUT_CRC_ALONE: Final = "rmqctl, one pass without checksums"
 CPU: Final = ", processor time"
 _UNCHECKED_RELEASE: Final = "4.9.7"
 _PASS: Final = """
-import sys
+import gc, sys
 from pathlib import Path
 
-from rmqctl.app import leave_process, prepare_process
+from rmqctl.app import prepare_process
 
 prepare_process()
 from store_core.recovery.derived_files import Derivation
-from store_core.storage.new_files import create_files
+from store_core.storage.scratch import create_files
 from store_core.storage.store import Store
 
 root, jobs, unchecked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "unchecked"
 with Store.open(root) as store, Derivation(store, store, root.parent, include_bad_crc=unchecked, jobs=jobs) as derived:
     create_files(root, {file.path: file.read for file in derived.queue_changes().new})
-leave_process()
+gc.freeze()
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
-_OBJECT_STORE_MODULE: Final = "store_core.storage.object_store"  # loaded once clients of object stores exist
-_REMOTE_CALL_MODULE: Final = "store_core.storage.remote_call"  # calls to those clients
+# Python's own shutdown would wait for answers of object stores that no caller needs, and would free DuckDB's objects singly.
+_LEFT_AT_ONCE: Final = {"duckdb", "store_core.storage.object_store"}
+_OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000  # Python's 700 would search modules and parsers again and again
 _UTF_8_VARIABLE: Final = "PYTHONUTF8"
 _FAILED: Final = 1  # the same as exit_codes.FAILED
-_SIGNALLED: Final = 128  # a process that a signal ended has a greater exit code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,17 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.end_at_once()
     _speak_utf_8()
     prepare_process()
-    try:
-        code = _main(None)
-    finally:
-        if "duckdb" not in sys.modules:  # DuckDB complains on stderr about objects that are never collected
-            leave_process()
-    remote_call = sys.modules.get(_REMOTE_CALL_MODULE)
-    may_hang = (code > _SIGNALLED and _OBJECT_STORE_MODULE in sys.modules) or (
-        remote_call is not None and remote_call.asks_still()
-    )
-    if may_hang or "duckdb" in sys.modules:
+    code = _main(None)
+    if not _LEFT_AT_ONCE.isdisjoint(sys.modules):
         _leave_at_once(code)
+    gc.freeze()  # spares the shutdown a search through every object
     return code
 
 
@@ -57,9 +51,7 @@ def _speak_utf_8() -> None:
 
 def prepare_process() -> None:
     """Set the garbage collector, the environment and the import hooks before the libraries are imported."""
-    from store_core.garbage import look_rarely
-
-    look_rarely()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # rmqctl never uses the threads that numpy would start
     sys.meta_path.insert(0, _WithoutPandas)
 
@@ -74,18 +66,8 @@ class _WithoutPandas:
             raise ModuleNotFoundError("nothing here asks for pandas", name=name)
 
 
-def leave_process() -> None:
-    """Spare the collector, at the end of the program, a last search through every object."""
-    from store_core.garbage import spare_what_is_there
-
-    spare_what_is_there()
-
-
 def _leave_at_once(code: int) -> None:
-    """Flush the streams and end the process without Python's own shutdown.
-
-    That shutdown would wait for answers of object stores that no caller needs any more, and would free DuckDB's objects singly.
-    """
+    """Flush the streams and end the process without Python's own shutdown."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -131,10 +131,11 @@ class Context:
         return list(once.values())
 
     def _joined(self, stores: list[Store], called: list[Called], opened: ExitStack) -> tuple[list[Store], list[Called]]:
-        from store_core.export.log_copies import taken_once
+        from store_core.export.naming import Called
+        from store_core.read.log_copies import taken_once
         from store_core.storage.store import Store
 
-        taken, warnings = taken_once(stores, called)
+        taken, warnings = taken_once(stores, [name.given for name in called])
         for text in warnings:
             self.warn(text)
         by_root = {store.root: store for store in stores}
@@ -145,7 +146,7 @@ class Context:
                 joint.append(opened.enter_context(Store.open(log.settings.root, log.settings)))
             else:
                 joint.append(by_root[log.settings.root])
-        return joint, [log.called for log in taken]
+        return joint, [Called.together([called[number] for number in log.numbers]) for log in taken]
 
     # Messages to the user
 

@@ -113,7 +113,7 @@ def _failure_of(error: BaseException) -> Failure:
     if isinstance(error, Terminated):
         return Failure("interrupted", "terminated", 128 + error.signal_number)
     if isinstance(error, RuntimeError) and _NO_HOME in str(error):
-        return Failure("usage", "nobody knows the home folder that ~ stands for: write the path out", exit_codes.USAGE)
+        return Failure("usage", "the home folder that ~ stands for is not known: write the path out", exit_codes.USAGE)
     if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_LOADED):
         to_do = "free some memory, or see whether programs may be run from where it lies"
         return Failure("failed", f"a library cannot be loaded: {error}: {to_do}", exit_codes.FAILED)

@@ -143,7 +143,7 @@ def loss_rows(losses: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "given up, though readable", losses["given_up_messages"]
     if losses["expired_or_missing_messages"]:
         word = "missing" if losses["begin_is_missing"] else "expired"
-        yield f"{word} before the log's begin", losses["expired_or_missing_messages"]
+        yield f"{word} before the log's start", losses["expired_or_missing_messages"]
     yield "lost with this plan", losses["lost_messages"]
 
 

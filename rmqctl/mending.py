@@ -21,9 +21,8 @@ from store_core.findings import Finding
 if TYPE_CHECKING:
     from rmqctl.output.document import Block
     from store_core.recovery.apply.finish_interrupted import Settled
-    from store_core.recovery.planned import Planned
-    from store_core.recovery.plans.content import Contents
-    from store_core.recovery.plans.plan import Plan
+    from store_core.recovery.losses import Planned
+    from store_core.recovery.plans.plan import Contents, Plan
     from store_core.recovery.recover import Recovery
     from store_core.recovery.verdict import Prospect
     from store_core.storage.lock import StoreLock
@@ -211,7 +210,7 @@ def apply_plan(
 ) -> str:
     """Carry a plan out and return the undo id. ``lock``: the store's lock if already held; ``made``: as for ``apply``."""
     from store_core.recovery.apply.apply import apply
-    from store_core.recovery.plans.expect import work_size_bytes
+    from store_core.recovery.plans.plan import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
         outside = settings.writable_outside_paths()

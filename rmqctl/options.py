@@ -104,7 +104,7 @@ def global_options(
             "--broker-version",
             metavar="X.Y[.Z]",
             rich_help_panel=PANEL,
-            help="Assume this broker's behaviour (4.3 to 5.5); else the store's own evidence tells.",
+            help="Assume this broker's behaviour (4.3 to 5.5); default: from evidence in the store.",
         ),
     ] = None,
     tz: Annotated[
@@ -208,7 +208,7 @@ def refuse_backwards(first: int | None, last: int | None, options: tuple[str, st
         return
     name, end_name = options
     ends = "" if options == ("--begin", "--end") else f" from {first} to {last}"
-    raise UsageError(f"the range{ends} ends before it begins", to_do=f"give {end_name} behind {name}")
+    raise UsageError(f"the range{ends} ends before it begins", to_do=f"give {end_name} after {name}")
 
 
 def _given(ctx: typer.Context, name: str) -> Any:

@@ -13,7 +13,9 @@ TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
-    from typing import Any, Final
+    from typing import Any, Final, TypeVar
+
+    Writer = TypeVar("Writer", bound=Callable[..., object])
 
 _DEFAULTS: Final = {
     signal.SIGINT: signal.default_int_handler,
@@ -56,37 +58,16 @@ def _end_process(signal_number: int, frame: FrameType | None) -> None:
         os._exit(128 + signal_number)
 
 
-class _Whole:
-    """Delay a signal's exception to the end of a ``with whole:`` block: its output is written entirely or not at all.
+_written_whole: Final[set[CodeType]] = set()
+
+
+def written_whole(function: Writer) -> Writer:
+    """Delay a signal's exception to the end of a function: its output is written entirely or not at all.
 
     The delay is at most ``_PATIENCE_SECONDS``, because the reader of the output may be asleep.
     """
-
-    depth = 0
-
-    def __init__(self) -> None:
-        self._codes: set[CodeType] = set()
-
-    def hold_in(self, code: CodeType) -> None:
-        """Delay signals in all of a function, even before its first line, where a ``with`` cannot act yet."""
-        self._codes.add(code)
-
-    def holds(self, frame: FrameType | None) -> bool:
-        """Return True if a signal that comes in ``frame`` has to wait."""
-        while not self.depth and frame is not None:
-            if frame.f_code in self._codes:
-                return True
-            frame = frame.f_back
-        return self.depth > 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
-whole: Final = _Whole()
+    _written_whole.add(function.__code__)
+    return function
 
 
 class signals_raise:
@@ -96,7 +77,7 @@ class signals_raise:
 
     * in a finaliser or a callback, where Python would print it and continue
     * while a module is loaded, whose code may take it for an error of its own
-    * within ``whole``
+    * in a ``written_whole`` function
     * if it is gone before ``reached`` was called: a look-up in numpy clears any exception raised meanwhile
     """
 
@@ -149,7 +130,7 @@ class signals_raise:
         if self._raised:
             if insists:
                 _end_process(signal_number, frame)
-        elif (whole.holds(frame) or _is_importing(frame)) and not insists:
+        elif _must_wait(frame) and not insists:
             self._raise_later(signal_number)
         else:
             self._raised = True
@@ -179,17 +160,16 @@ class signals_raise:
             signal.raise_signal(signal_number)  # for the handler installed now
 
     def _unraisable(self, unraisable: Any) -> None:
-        error = unraisable.exc_value
-        if isinstance(error, KeyboardInterrupt | Terminated) and self._raised:
-            self._raised = False
-            self._raise_later(error.signal_number if isinstance(error, Terminated) else signal.SIGINT)
-        else:
+        if (
+            unraisable.exc_value is None or unraisable.exc_value is not self.cause
+        ):  # it is raised again once it is freed
             self._hook_before(unraisable)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
+    """Return True if a module is being loaded or a ``written_whole`` function runs."""
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORTING:
+        if frame.f_code in _written_whole or frame.f_code.co_filename == _IMPORTING:
             return True
         frame = frame.f_back
     return False

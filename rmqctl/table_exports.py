@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rmqctl.context import exit_for_findings
-from rmqctl.copies import note_healed, of_copies
 from rmqctl.output.document import Block, Facts, Findings, Table
 from store_core.errors import UsageError
 
@@ -18,6 +17,42 @@ if TYPE_CHECKING:
     from store_core.export.dest.destination import Destination
     from store_core.export.tables_export import TablesReport, What
     from store_core.read.log import LogFilter
+
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rmqctl.context import Context
+
+
+class Read(Protocol):
+    """A log that was read. ``healed``: [start, end) of each range that came from another copy."""
+
+    @property
+    def store(self) -> str: ...
+    @property
+    def copies(self) -> Sequence[str]: ...
+    @property
+    def healed(self) -> Sequence[tuple[int, int]]: ...
+
+
+def note_healed(ctx: Context, stores: Iterable[Read]) -> None:
+    """Note on stderr how many damaged bytes other copies replaced."""
+    for store in stores:
+        if store.healed:
+            size = sum(high - low for low, high in store.healed)
+            ctx.note(f"{store.store}: {size} bytes around damage were taken from another copy")
+
+
+def of_copies(store: Read) -> dict[str, Any]:
+    """Return the members ``copies`` and ``healed`` of a store's result; none if it was read from a single copy."""
+    if not store.copies:
+        return {}
+    return {
+        "copies": store.copies,
+        "healed": [{"phy_offset": low, "size_bytes": high - low} for low, high in store.healed],
+    }
 
 
 def destination_of_tables(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from store_core.check.store import check_store as check_store
+    from store_core.engine.message import NewMessage as NewMessage
+    from store_core.engine.store import MessageStore as MessageStore
     from store_core.errors import StoreError as StoreError
     from store_core.export.export import export_stores as export_stores
     from store_core.export.runners.local import LocalRunner as LocalRunner
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "KeyQuery": "read.query",
     "LocalRunner": "export.runners.local",
+    "MessageStore": "engine.store",
+    "NewMessage": "engine.message",
     "Store": "storage.store",
     "StoreError": "errors",
     "apply": "recovery.apply.apply",

@@ -31,7 +31,8 @@ StoreCopy = Callable[..., Path]
 DamagedStore = Callable[..., Path]
 
 # An example may take as long as a busy machine makes it.
-hypothesis_settings.register_profile("untimed", deadline=None)
+hypothesis_settings.register_profile("untimed", deadline=None, max_examples=40)
+hypothesis_settings.register_profile("thorough", deadline=None, max_examples=1000)  # make exhaustive
 hypothesis_settings.load_profile("untimed")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class RecordingOps(FileOps):
         self._files: dict[str, object] = {}
         self._new_file = count()
         self._dead = False
+        self._one_at_a_time = threading.RLock()
 
     def create(self, path: Path, mode: int) -> None:
         self._do("create", (path,), (mode,), lambda: FileOps.create(self, path, mode))
@@ -75,6 +77,9 @@ class RecordingOps(FileOps):
 
     def truncate(self, path: Path, size_bytes: int) -> None:
         self._do("truncate", (path,), (size_bytes,), lambda: FileOps.truncate(self, path, size_bytes))
+
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        self.truncate(path, size_bytes)
 
     def rename(self, old: Path, new: Path) -> None:
         self._do("rename", (old, new), (), lambda: FileOps.rename(self, old, new))
@@ -113,6 +118,10 @@ class RecordingOps(FileOps):
         return self._free_bytes
 
     def _do(self, name: str, paths: Sequence[Path], arguments: tuple[Any, ...], act: Callable[[], object]) -> None:
+        with self._one_at_a_time:
+            self._do_now(name, paths, arguments, act)
+
+    def _do_now(self, name: str, paths: Sequence[Path], arguments: tuple[Any, ...], act: Callable[[], object]) -> None:
         if self._dead:
             raise Killed
         names = tuple(os.path.relpath(path, self.base) for path in paths)

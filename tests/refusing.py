@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from store_core.kernel.file import FileReader
+from store_core.scan import windows
 from tests.rmqctl.calls import ROOT, Result, command, environment
 
 PAGE_BYTES: Final = 4096
@@ -50,11 +52,18 @@ def failing_disk(path: Path, ranges: Iterable[tuple[int, int]]) -> Iterator[None
     def pread(descriptor: int, size_bytes: int, at: int) -> bytes:
         return real_pread(descriptor, readable(descriptor, at, size_bytes), at)
 
+    def open_reader(opened: Path) -> FileReader:
+        if opened == path:
+            raise FileNotFoundError  # so that not the kernel reads the file, whose calls cannot be replaced
+        return real_open_reader(opened)
+
+    real_open_reader = windows.open_reader
     real_preadv: Callable[..., int] = os.preadv
     real_pread: Callable[..., bytes] = os.pread
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "preadv", preadv)
         patch.setattr(os, "pread", pread)
+        patch.setattr(windows, "open_reader", open_reader)
         yield
 
 

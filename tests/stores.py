@@ -84,6 +84,12 @@ def config_type_cases() -> dict[str, Any]:
     return found
 
 
+def config_values() -> dict[str, Any]:
+    """Which odd values of config members each release's JSON library refuses: ``releases`` and ``members``."""
+    found: dict[str, Any] = _load("config-values.json.gz")
+    return found
+
+
 def properties_text(name: str) -> str:
     """The broker's own properties of a golden store, as a properties file; without paths and addresses."""
     return "".join(f"{key}={value}\n" for key, value in sorted(truth(name)["properties"].items()))

@@ -1,4 +1,4 @@
-"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md, docs/sql.md, docs/walk.md and docs/pipeline.md are run again, and must say what the pages say.
+"""The sessions shown in the pages of docs/ are run again and must say what the pages say; links and names of modules must exist.
 
 A block marked ``console`` holds commands behind ``$`` and what they print, stdout and stderr together, through a pipe. A page is
 one shell session. ``/data/rocketmq`` stands for a folder of the test. A line ``...`` stands for any lines, ``...`` at the end of a
@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from benchmarks import contest, report
 from rmqctl.commands import built_commands
 from store_core.export.runners.java import java_home
 from tests.export.spark_java import WITH_CLASSES
@@ -28,8 +29,28 @@ from tests.rmqctl.shell import command_for_shell
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = ("guide.md", "recovery.md", "recovery_rules.md", "loss_report.md", "sql.md", "walk.md", "pipeline.md")
+PAGES: Final = (
+    "guide.md",
+    "recovery.md",
+    "recovery_rules.md",
+    "loss_report.md",
+    "sql.md",
+    "export.md",
+    "walk.md",
+    "pipeline.md",
+)
 IN_CELLS: Final = "pipeline.md"
+MARKDOWN: Final = sorted(
+    path.relative_to(ROOT)
+    for folder in (".", "docs", "store_core/*", "tests/*", "rmqctl", "benchmarks", "examples")
+    for path in ROOT.glob(f"{folder}/*.md")
+)
+CODE: Final = [
+    path
+    for folder in ("rmqctl", "store_core", "tests", "benchmarks", "docs", "examples", "packaging", "*.py")
+    for top in ROOT.glob(folder)
+    for path in ([top] if top.is_file() else top.rglob("*.*"))
+]
 SHOWN_FOLDER: Final = "/data/rocketmq"
 END: Final = "\x1e"  # parts the outputs of a session's commands
 _DEADLINE_SECONDS: Final = 240
@@ -150,6 +171,65 @@ def test_pages_show_what_the_program_prints(page: str, tmp_path: Path) -> None:
 def test_the_guide_shows_every_command() -> None:
     ran = " ".join(shown.command for shown in session("guide.md"))
     assert [name for name in built_commands() if f"rmqctl {name}" not in ran] == []
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=str)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = _without_blocks(ROOT / page)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not link.startswith("http") and (not target.exists() or (anchor and anchor not in _anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=str)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    """A room's README names modules of the room or, with its folder, of another one."""
+    room = ROOT / page.parent if page.name == "README.md" else ROOT
+    named = set(re.findall(r"`([a-z_./]+\.(?:py|rs|sh))`", _without_blocks(ROOT / page)))
+    assert {
+        name
+        for name in named
+        if not any(path.as_posix().endswith(f"/{name}") for path in CODE if "/" in name or path.is_relative_to(room))
+    } == set()
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", *(str(p) for p in MARKDOWN if p.match("store_core/*/README.md"))]
+)
+def test_every_name_of_a_room_exists(page: str) -> None:
+    """A word in code marks is a module, a folder or defined: below the room, for the page of the architecture anywhere."""
+    is_room = page.endswith("README.md")
+    folder = (ROOT / page).parent if is_room else ROOT / "store_core"
+    words = {
+        word
+        for word in re.findall(r"`([a-z]\w+)(?:\.\w+|/)?`", _without_blocks(ROOT / page))
+        if is_room or "_" in word  # other words of the architecture may be commands and files of a store
+    }
+    modules = {path.stem for path in CODE if path.is_relative_to(folder)}
+    folders = {path.parent.name for path in CODE if path.is_relative_to(ROOT / "store_core")}
+    source = "\n".join(path.read_text() for path in CODE if path.suffix == ".py" and path.is_relative_to(folder))
+    assert words - modules - folders - set(re.findall(r"\b(?:def|class) (\w+)", source)) - _OTHER_WORDS == set()
+
+
+_OTHER_WORDS: Final = {"keep", "write"}  # a policy, an attribute
+
+
+def _without_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", _without_blocks(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_speed_is_what_the_results_say() -> None:
+    assert report.PAGE.read_text() == report.page(contest.load_results()), "run python -m benchmarks.report"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from rmqctl.commands import built_commands
 from store_core.findings import KINDS
@@ -178,6 +180,28 @@ def test_docstrings_begin_with_what_is_done_or_what_it_is() -> None:
     assert wrong == []
 
 
+def test_messages_use_plain_words() -> None:
+    """What users read: findings, notes, errors, help and the meanings of columns."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.value[:80]}"
+        for path in SOURCES
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+        if _NO_WORD_OF_A_MESSAGE.search(node.value) and node.value not in _raw_docstrings(path)
+    ]
+    assert wrong == []
+
+
+_NO_WORD_OF_A_MESSAGE = re.compile(rf"{_NO_WORD.pattern}|\b(behind|told|somebody)\b", re.IGNORECASE)
+
+
+@cache
+def _raw_docstrings(path: Path) -> frozenset[str]:
+    nodes = [n for n in ast.walk(_tree(path)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    texts = {text for node in nodes if (text := ast.get_docstring(node, clean=False)) is not None}
+    return frozenset(texts) if _room(path) != "rmqctl" else frozenset(t for t in texts if "Example:" not in t)
+
+
 def _docstrings(path: Path) -> Iterator[str]:
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -224,11 +248,26 @@ def test_the_reference_pages_say_what_the_code_says() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_lock_of_ci_pins_all_that_is_asked_for() -> None:
+    """CI installs ``.ci/requirements.lock``: `make lock` renews it after a change of dependencies."""
+    lock = (ROOT / ".ci" / "requirements.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", lock, re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [text for texts in project["optional-dependencies"].values() for text in texts]
+    for text in [*project["dependencies"], *extras]:
+        asked = Requirement(text)
+        name = asked.name.lower()
+        assert name == "rmqctl" or (name in pinned and pinned[name] in asked.specifier), f"{text}: run `make lock`"
+    base = re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert set(base) <= set(pinned.items())
+    assert "://" not in lock
+
+
 def test_every_code_is_documented_and_used() -> None:
     page = (ROOT / "docs" / "findings.md").read_text()
     code = "\n".join(path.read_text() for path in SOURCES if path.parent.name != "kinds")
     for name in KINDS:
-        assert f"### {name} " in page
+        assert f"| {name} | " in page
         assert f'"{name}"' in code, f"nothing ever finds {name}"
 
 

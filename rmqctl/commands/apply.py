@@ -28,7 +28,8 @@ def apply(
 
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    from store_core.recovery.builders import load_made_with, load_outlook, load_plan, load_prospect
+    from store_core.recovery import keep_steps, rebuild, recover, truncate  # noqa: F401  # they register a plan's builders
+    from store_core.recovery.plans.plan_json import load_made_with, load_outlook, load_plan, load_prospect
     from store_core.recovery.verdict import Prospect, verdict_after
 
     plan = load_plan(plan_file)

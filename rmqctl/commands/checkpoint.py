@@ -65,8 +65,7 @@ def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
     values = dict(_parsed(ctx, word) for word in words)
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
-        from store_core.recovery.checkpoint_plan import set_checkpoint
-        from store_core.recovery.rebuild import WALKS, rebuild
+        from store_core.recovery.rebuild import WALKS, rebuild, set_checkpoint
 
         store = keep.enter_context(ctx.open_store())
         with ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:

@@ -27,13 +27,11 @@ def dump_cq(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=complete_topics)] = None,
     queue_id: Annotated[int | None, typer.Argument(metavar="QUEUE_ID", min=0, help="Queue id.")] = None,
     from_: Annotated[int | None, typer.Option("--from", min=0, metavar="N", help="First queue offset.")] = None,
-    to: Annotated[
-        int | None, typer.Option("--to", min=0, metavar="N", help="Queue offset to stop in front of.")
-    ] = None,
+    to: Annotated[int | None, typer.Option("--to", min=0, metavar="N", help="Queue offset to stop before.")] = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Add what the log holds there, and compare.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Every queue, or every queue of TOPIC.")] = False,
 ) -> int:
-    """Show the entries of a consume queue as they are stored, from the first file's begin to the queue's end.
+    """Show the entries of a consume queue as they are stored, from the first file's start to the queue's end.
 
     Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
     """

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.copies import note_healed, of_copies
 from rmqctl.messages import Topics
 from rmqctl.options import Begin, End, KeepCopiesOption, refuse_backwards
 from rmqctl.output.document import Facts, Findings, Table
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
+from rmqctl.table_exports import note_healed, of_copies
 from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def export(
     from_: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="First offset in the log.")
     ] = None,
-    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop in front of.")] = None,
+    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop before.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes side by side, without --spark.")] = (
         os.cpu_count() or 1
     ),

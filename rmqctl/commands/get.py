@@ -45,7 +45,7 @@ def get(
         document = view.as_json(message, findings)
     parts = _parts(message)
     shown = cut_for_people(ctx, document) if is_for_people(ctx) else document
-    ctx.output.emit(document, blocks=[Facts(shown), *([Facts(parts, "What the unique key tells")] if parts else [])])
+    ctx.output.emit(document, blocks=[Facts(shown), *([Facts(parts, "In the unique key")] if parts else [])])
     return told(ctx, findings)
 
 

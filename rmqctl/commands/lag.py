@@ -29,7 +29,7 @@ def lag(
     ] = None,
     topic: Topics = None,
 ) -> int:
-    """Show how far consumer groups are behind: their progress, the queue's ends, and the messages between.
+    """Show the lag of consumer groups: their progress, the queue's ends, and the messages between.
 
     Example: rmqctl lag --group billing -o json
     """

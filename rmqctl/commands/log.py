@@ -38,7 +38,7 @@ def log(
     from_: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="First offset in the log.")
     ] = None,
-    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop in front of.")] = None,
+    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop before.")] = None,
     begin: Begin = None,
     end: End = None,
     topic: Topics = None,

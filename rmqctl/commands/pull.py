@@ -53,8 +53,8 @@ def pull(
     no_body: NoBody = False,
 ) -> int:
     """Read messages of a queue by a broker's rules. Without an offset or a time: from the group's progress if --group is
-    given, else from the queue's begin. An inner batch is shown as its messages. In a batch queue a time is looked up as a
-    broker does it there: at or behind the last entry's time it is that entry's first message, never the queue's end.
+    given, else from the queue's start. An inner batch is shown as its messages. In a batch queue a time is looked up as a
+    broker does it there: at or after the last entry's time it is that entry's first message, never the queue's end.
 
     With --commit no broker may run on the store, and it must have been stopped cleanly.
 
@@ -88,7 +88,7 @@ def pull(
 
             commit_offset(live, group, topic, queue_id, result.next_begin_offset)
             if result.next_begin_offset < result.offset:
-                ctx.note(f"group {group!r} goes on at {result.next_begin_offset}, which is in front of {result.offset}")
+                ctx.note(f"group {group!r} goes on at {result.next_begin_offset}, which is before {result.offset}")
     document = {
         "topic": result.topic,
         "queue_id": result.queue_id,
@@ -133,5 +133,5 @@ def _start(
 
     progress = read_progress(store.root).offset_of(group, topic, queue_id)
     if progress is None:
-        ctx.note(f"group {group!r} has no progress in this queue; starting at the queue's begin")
+        ctx.note(f"group {group!r} has no progress in this queue; starting at the queue's start")
     return progress

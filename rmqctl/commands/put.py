@@ -69,7 +69,9 @@ def put(
     store_host: Annotated[
         str | None,
         typer.Option(
-            "--store-host", metavar="HOST:PORT", help="The broker's address; else -c tells it, else the newest record."
+            "--store-host",
+            metavar="HOST:PORT",
+            help="The broker's address; default: from -c, else from the newest record.",
         ),
     ] = None,
     cluster: Annotated[
@@ -77,7 +79,7 @@ def put(
         typer.Option(
             "--cluster",
             metavar="NAME",
-            help="The broker's cluster; else -c tells it, else the newest records, else DefaultCluster.",
+            help="The broker's cluster; default: from -c, else from the newest records, else DefaultCluster.",
         ),
     ] = None,
 ) -> int:

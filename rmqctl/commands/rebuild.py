@@ -19,7 +19,7 @@ def rebuild(
     apply: ApplyOption = False,
     save: SaveOption = None,
 ) -> int:
-    """Build queues, index, checkpoint or missing topics anew from the log; files that are right already stay untouched.
+    """Build queues, index, checkpoint or missing topics from the log; files that are already right stay untouched.
 
     Nothing is changed without --apply; every replaced file is kept, and `rmqctl undo` brings it back.
 

@@ -68,7 +68,7 @@ def recover(
     ] = "tombstone",
     no_fill: Annotated[
         bool,
-        typer.Option("--no-fill", help="Leave holes in the log as they are, and tell what a broker will do there."),
+        typer.Option("--no-fill", help="Leave holes in the log as they are, and say what a broker will do there."),
     ] = False,
     sibling: Annotated[
         list[str] | None,
@@ -93,11 +93,11 @@ def recover(
             "--sibling-from",
             metavar="PHY_OFFSET",
             min=0,
-            help="Where the log begins later here than at a sibling: take what is missing at its begin, from the segment that holds this offset on. "
+            help="Where the log starts later here than at a sibling: take what is missing at its start, from the segment that holds this offset on. "
             "Without it that is taken for expired.",
         ),
     ] = None,
-    predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
+    predict: Annotated[bool, typer.Option("--predict", help="Only say what a broker would do.")] = False,
     jobs: JobsOption = WALKERS,
     apply: ApplyOption = False,
     save: SaveOption = None,
@@ -292,7 +292,7 @@ def _loss_blocks(document: dict[str, Any]) -> Iterator[Block]:
         title = (
             ("Lost with this policy" if document["plan"]["policy"] == "broker" else "Lost either way")
             + f": {_messages(sum(run['messages'] or 0 for run in lost))}"
-            + (f", and {ranges} ranges nobody can name" if ranges else "")
+            + (f", and {ranges} ranges of unknown messages" if ranges else "")
         )
         yield Table(_shown(lost), LOST_COLUMNS, title)
     elif losses["lost_messages"] == 0 and not losses["begin_is_missing"]:
@@ -307,7 +307,7 @@ def _done(document: dict[str, Any]) -> str:
     """The whole answer in a line."""
     losses = document["losses"]
     ranges = losses["unreadable_ranges"]
-    more = f", and {ranges} ranges nobody can name" if ranges else ""
+    more = f", and {ranges} ranges of unknown messages" if ranges else ""
     text = f"Done. Kept {document['kept_messages']}, lost {losses['lost_messages']}{more}."
     return text if document["undo_id"] else text.replace("Done", "Nothing had to be changed", 1)
 

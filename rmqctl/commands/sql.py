@@ -95,7 +95,7 @@ def _show(ctx: Context, answers: Answers, known: Tables) -> None:
 
 
 def _write(ctx: Context, answers: Answers, form: ColumnFormat) -> None:
-    from rmqctl.output.arrow_files import write_answer
+    from rmqctl.output.arrow_rows import write_answer
 
     if answers.count > 1:
         raise UsageError(f"{answers.count} statements give rows, and {form} holds those of one", to_do="give one query")

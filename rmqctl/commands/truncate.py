@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def truncate(
     ctx: Context,
     phy_offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="Where a record starts; it and all behind go.")
+        int, typer.Argument(metavar="OFFSET", min=0, help="Where a record starts; it and all after it go.")
     ],
     policy: Annotated[
         Literal["keep", "broker", "strict"] | None,

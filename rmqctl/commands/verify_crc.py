@@ -54,10 +54,10 @@ def verify_crc(
         2, os.cpu_count() or 1
     ),
     from_: Annotated[
-        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="Only records that start at or behind it.")
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="Only records that start at or after it.")
     ] = None,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only records that start in front of it.")
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only records that start before it.")
     ] = None,
     sample: Annotated[
         str | None, typer.Option("--sample", metavar="SHARE", help="Only random windows: 5%, or 0.05.")
@@ -83,7 +83,7 @@ def verify_crc(
         ),
     ] = None,
 ) -> int:
-    """Check every record of the log against its checksum, going on behind damage.
+    """Check every record of the log against its checksum, going on after damage.
 
     With --spark, a PySpark job does it, split by split, for stores larger than a machine; the report is the same.
 
@@ -215,7 +215,7 @@ def _state_file(store: Store, wanted: _Wanted) -> Path:
 
 
 def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
-    from store_core.check.pieces import log_range, random_pieces, whole_log
+    from store_core.check.verify import log_range, random_pieces, whole_log
 
     if wanted.resume:
         from store_core.check.verify_resume import load_left
@@ -223,7 +223,7 @@ def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
         left = load_left(_state_file(store, wanted), store)
         if left is not None:
             return left
-        ctx.note("nothing is left of an earlier verification: starting at the log's begin")
+        ctx.note("nothing is left of an earlier verification: starting at the log's start")
     if wanted.share is not None:
         return random_pieces(store, wanted.share)
     if wanted.from_phy_offset is not None or wanted.to_phy_offset is not None:

@@ -13,11 +13,113 @@ from rmqctl.options import COLUMN_FORMATS, ColumnFormat, Format
 from rmqctl.output.cells import Column, cell, escape_controls, escape_json_controls
 from rmqctl.output.json_stream import JsonStream, as_row, batch_lines, encode_line, encode_pieces
 from rmqctl.output.streams import UNENCODABLE
-from rmqctl.signals import whole
+from rmqctl.signals import written_whole
 from store_core.kernel.text import RowBatch, as_written, one_by_one, rows_text, same
 
 if TYPE_CHECKING:
     from rmqctl.output.document import Block
+
+
+from rmqctl.output.document import (
+    FINDING_COLUMNS,
+    Block,
+    Drawing,
+    Facts,
+    FindingRows,
+    Findings,
+    Page,
+    Table,
+    Text,
+    pages,
+)
+
+_HEADING_LINES: Final = {"plain": 1, "github": 2}
+
+
+class PlainView:
+    """Writer of blocks as ``plain`` (aligned columns) or ``github`` (Markdown), long tables page by page."""
+
+    def __init__(self, write: Callable[[str], object], table_format: str, zone: tzinfo) -> None:
+        self._write = write
+        self._format = table_format
+        self._zone = zone
+        self._blocks = 0
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if self._blocks:
+                self._write("\n")
+            self._blocks += 1
+            match block:
+                case Facts():
+                    self._facts(block)
+                case Table():
+                    self._table(block)
+                case Findings():
+                    self._findings(block)
+                case Text():
+                    self._write(f"{escape_controls(block.text)}\n")
+                case Drawing():
+                    self._title(block.title)
+                    fence = ["```"] if self._format == "github" else []
+                    self._write("".join(f"{escape_controls(line)}\n" for line in [*fence, *block.lines, *fence]))
+
+    def _title(self, title: str) -> None:
+        if title:
+            self._write(
+                f"### {escape_controls(title)}\n\n" if self._format == "github" else f"{escape_controls(title)}\n"
+            )
+
+    def _facts(self, block: Facts) -> None:
+        self._title(block.title)
+        columns = [Column.of(key) for key in block.values]
+        rows = [
+            [column.title(humanised=False), cell(value, column.kind, self._zone)]
+            for column, value in zip(columns, block.values.values(), strict=True)
+        ]
+        self._write(self._tabulate(rows, ["name", "value"] if self._format == "github" else [], [False, False]))
+
+    def _table(self, block: Table) -> None:
+        self._title(block.title)
+        widths: list[int] = []
+        for page in pages(block):
+            self._page(page, widths)
+        if not widths:
+            self._write(f"{block.empty}\n")
+
+    def _page(self, page: Page, widths: list[int]) -> None:
+        """Write a page, at least as wide as the pages before it, and update ``widths``. Only the first has headings."""
+        headings = [column.title(humanised=False) for column in page.columns]
+        rows = [[self._cell(row.get(column.key), column) for column in page.columns] for row in page.rows]
+        widths[:] = [
+            max(known, *(len(row[i]) for row in rows))
+            for i, known in enumerate(widths or [len(heading) for heading in headings])
+        ]
+        # tabulate has no least width: a first row as wide as the earlier pages is laid out too, then dropped
+        ruler = [["x" * width for width in widths]] if page.number else []
+        text = self._tabulate(ruler + rows, headings, page.numeric)
+        if page.number:
+            text = "".join(text.splitlines(keepends=True)[_HEADING_LINES[self._format] + 1 :])
+        self._write(text)
+
+    def _findings(self, block: Findings) -> None:
+        rows = FindingRows(block.findings)
+        self._table(Table(rows, FINDING_COLUMNS, block.title, empty="none"))
+        for number, (codes, advice) in enumerate(rows.advice()):
+            lead = "\n" if number == 0 or self._format == "github" else ""
+            self._write(f"{lead}{codes}: {escape_controls(advice)}\n")
+
+    def _cell(self, value: object, column: Column) -> str:
+        text = cell(value, column.kind, self._zone)
+        return text.replace("|", "\\|") if self._format == "github" else text or "-"
+
+    def _tabulate(self, rows: Sequence[Sequence[str]], headings: Sequence[str], numeric: Sequence[bool]) -> str:
+        from tabulate import tabulate
+
+        sides = ["right" if right else "left" for right in numeric]
+        text = tabulate(rows, headings, tablefmt=self._format, colalign=sides, disable_numparse=True)
+        return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
 
 Document = Mapping[str, Any]
 Blocks = Iterable["Block"] | Callable[[], Iterable["Block"]]
@@ -128,16 +230,18 @@ class Output:
 
     def _ndjson(self, rows: Iterable[Any], live: bool) -> None:
         for row in as_written(rows):
-            block = batch_lines(row) if isinstance(row, RowBatch) else None
-            with whole:
-                if block is not None:
-                    self._write_block(block)
-                    continue
-                for piece in encode_pieces(row):
-                    self._write_json(piece)
-                self._write_json("\n")
-            if live:
+            self._ndjson_row(row)
+            if live and not isinstance(row, RowBatch):
                 self.file.flush()
+
+    @written_whole
+    def _ndjson_row(self, row: Any) -> None:
+        if isinstance(row, RowBatch):
+            self._write_block(batch_lines(row))
+            return
+        for piece in encode_pieces(row):
+            self._write_json(piece)
+        self._write_json("\n")
 
     def _csv(self, rows: Iterable[Any], fields: Sequence[str], delimiter: str, live: bool) -> None:
         import csv
@@ -145,6 +249,19 @@ class Output:
         writer = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
         # Readers end a row at a lone carriage return too, which the writer above does not quote.
         quoting = csv.writer(self.file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+
+        @written_whole
+        def write_row(row: Any) -> None:
+            if isinstance(row, RowBatch):
+                self._write_block(self._csv_lines(row, fields, delimiter))
+                return
+            values = [self._csv_value(row.get(field)) for field in fields]
+            if any(hasattr(value, "pieces") for value in values):
+                self._csv_row_in_pieces(values, delimiter)
+            else:
+                risky = any(isinstance(value, str) and "\r" in value for value in values)
+                (quoting if risky else writer).writerow(values)
+
         # On a terminal values are escaped before they are quoted.
         remaining = iter(one_by_one(rows) if self.terminal else as_written(rows))
         if not fields and (first := next(remaining, None)) is not None:
@@ -153,20 +270,9 @@ class Output:
         if fields:
             writer.writerow([self._csv_value(field) for field in fields])
         for row in remaining:
-            if isinstance(row, RowBatch):
-                block = self._csv_lines(row, fields, delimiter)
-                with whole:
-                    self._write_block(block)
-                continue
-            row = as_row(row)
-            values = [self._csv_value(row.get(field)) for field in fields]
-            with whole:
-                if any(hasattr(value, "pieces") for value in values):
-                    self._csv_row_in_pieces(values, delimiter)
-                else:
-                    risky = any(isinstance(value, str) and "\r" in value for value in values)
-                    (quoting if risky else writer).writerow(values)
-            if live:
+            is_batch = isinstance(row, RowBatch)
+            write_row(row if is_batch else as_row(row))
+            if live and not is_batch:
                 self.file.flush()
 
     def _csv_lines(self, batch: RowBatch, fields: Sequence[str], delimiter: str) -> memoryview:
@@ -208,7 +314,7 @@ class Output:
             width = None if self.terminal or "COLUMNS" in os.environ else _PIPED_TABLE_WIDTH
             RichView(self.file, self._zone, color=self._color, width=width).show(blocks)
         else:
-            from rmqctl.output.plain import PlainView
+            from rmqctl.output.formats import PlainView
 
             PlainView(self._write_and_flush if live else self.file.write, chosen, self._zone).show(blocks)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
 from rmqctl.output.streams import UNENCODABLE
-from rmqctl.signals import whole
+from rmqctl.signals import written_whole
 from store_core.kernel.text import RowBatch, as_written, rows_text
 
 Write = Callable[[str], object]
@@ -113,11 +113,12 @@ class JsonStream:
         self._lead = ""
         self._is_empty = True
 
+    @written_whole
     def __enter__(self) -> JsonStream:
-        with whole:
-            self._write("{")
+        self._write("{")
         return self
 
+    @written_whole
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             described = self._error_of(error)
@@ -139,26 +140,26 @@ class JsonStream:
     def _key(self, key: str) -> None:
         self._lead = f"{'' if self._is_empty else ','}\n{_INDENT}{encode_line(str(key))}: "
 
+    @written_whole
     def _put(self, pieces: Iterable[str], closer: str | None = None) -> None:
         """Write the pending lead, then a value or the start of one; ``closer`` is the text that will end it."""
-        with whole:
-            for piece in pieces:
-                self._write(self._lead + piece)
-                self._lead, self._is_empty = "", False
-            if closer is not None:
-                self._closers.append(closer)
+        for piece in pieces:
+            self._write(self._lead + piece)
+            self._lead, self._is_empty = "", False
+        if closer is not None:
+            self._closers.append(closer)
 
+    @written_whole
     def _put_batch(self, batch: RowBatch, margin: str) -> None:
         """Write the rows of a batch as list elements; the batch has at least one row."""
         block = batch_lines(batch, f",{margin}", "")
-        with whole:
-            self._write_block(block if self._lead.startswith(",") else block[1:])
-            self._lead = ""
+        self._write_block(block if self._lead.startswith(",") else block[1:])
+        self._lead = ""
 
+    @written_whole
     def _close(self) -> None:
-        with whole:
-            self._write(self._closers[-1])
-            self._closers.pop()
+        self._write(self._closers[-1])
+        self._closers.pop()
 
     def _value(self, value: Any, depth: int) -> None:
         if _is_leaf(value):
@@ -194,9 +195,6 @@ class JsonStream:
             if not separator:
                 separator, self._closers[-1] = ",", f"\n{_INDENT * depth}]"
         self._close()
-
-
-whole.hold_in(JsonStream.__exit__.__code__)
 
 
 def _is_leaf(value: Any) -> bool:

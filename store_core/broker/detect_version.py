@@ -67,7 +67,7 @@ def evidence_of(store: Store) -> Evidence:
         if remaining != possible:
             possible = remaining
         evidence.append(mark.what)
-    return Evidence(possible, tuple(evidence) or ("nothing in the store tells",))
+    return Evidence(possible, tuple(evidence) or ("nothing in the store shows it",))
 
 
 def _since(what: str, first: Version, *, of_last_run: bool = True) -> Mark:

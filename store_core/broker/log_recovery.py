@@ -141,7 +141,7 @@ def recover_log(
     begin = max(loaded.checkpoint.logics_phy_offset, 0) if rules.is_accelerated else first.phy_offset
     if begin > first.end_phy_offset:
         result.refusal = (
-            f"the scan is to begin at the checkpoint's queue offset {begin}, beyond {result.first_file_scanned}"
+            f"the scan is to start at the checkpoint's queue offset {begin}, beyond {result.first_file_scanned}"
         )
         return result
     try:

@@ -398,7 +398,7 @@ class QueueState:
             if not self._in_last_file and self._behaviour.min_offset_search is MinOffsetSearch.BINARY:
                 return (
                     f"the newest file of queue {self.key.topic}-{self.key.queue_id} is left without an entry, and the broker"
-                    " looks for the one in front of it in that file (IllegalArgumentException: newPosition < 0)"
+                    " looks for the one before it in that file (IllegalArgumentException: newPosition < 0)"
                 )
             self._correct_min_binary(log_min_phy_offset)
         return ""

@@ -68,8 +68,8 @@ class CleanStart(Enum):
     """The segment at which the scan after a clean stop starts (behaviour 3.2, 3.4)."""
 
     THIRD_LAST = "the third newest segment"
-    QUEUE_END = "the newest segment whose name is not behind the end of the queues"
-    FIRST_RECORD = "the newest segment whose whole first record does not say it lies behind the end of the queues"
+    QUEUE_END = "the newest segment whose name is not after the end of the queues"
+    FIRST_RECORD = "the newest segment whose whole first record does not say it lies after the end of the queues"
 
 
 class CrashStart(Enum):
@@ -93,7 +93,7 @@ class QueueCut(Enum):
 class MinOffsetSearch(Enum):
     """The search for a queue's min offset (11.3)."""
 
-    LINEAR = "first entry of the first file at or behind the log's start"
+    LINEAR = "first entry of the first file at or after the log's start"
     BINARY = (
         "binary search in the first file; past the end if the last entry lies before the log's start;"
         " a newest file without an entry fails the load"

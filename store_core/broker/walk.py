@@ -5,28 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.checked_ranges import CheckedRanges
-from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.codec.properties import some_properties
 from store_core.codec.tags import index_key_hashes
-from store_core.kernel import scan_window
+from store_core.errors import UnreadableError
+from store_core.kernel import window_scan
 from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.kernel.columns import Row, frame_columns, property_columns
+from store_core.kernel.file import row_scan, window_rows
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-from store_core.scan.windows import Windows, WindowsInTurns
-from store_core.storage.prefetch import made_ahead
+from store_core.scan.runs import WINDOW_SIZE_BYTES
+from store_core.scan.windows import Span, Windows, walk_windows
 
 if TYPE_CHECKING:
+    from store_core.kernel import WindowScan
     from store_core.storage.sequence import Segment, SegmentSequence
 
-WINDOW_SIZE_BYTES: Final = 4 << 20
+
+def plain_runs(
+    log: SegmentSequence, segment: Segment, at: int, to: int, limit: int, *, check_crc: bool
+) -> Iterator[int]:
+    """Yield rising ends of adjacent plain records from ``at`` on, up to the first frame that is not plain.
+
+    Only records that start before ``to`` are read; ``limit`` is the end of the readable bytes. The walk ends where the file
+    cannot be opened or read: the caller then reads it in another way, which reports the error.
+    """
+    flags = ScanFlag.CHECK_NUMBERS | (ScanFlag.CHECK_CRC if check_crc else ScanFlag(0))
+
+    def open_scan(at: int, state: int, size_bytes: int) -> WindowScan:
+        return row_scan(at, limit, state, flags, size_bytes, to, reads_file=True)
+
+    try:
+        windows = Windows(log, segment, WINDOW_SIZE_BYTES, kept=False)
+    except UnreadableError:
+        return
+    with closing(windows):
+        span = Span(at, ScanState.CHAINED, to, limit, WINDOW_SIZE_BYTES)
+        for walked in walk_windows(log, segment, windows, span, open_scan, window_rows) if windows.reads_file else ():
+            for row in walked.found.rows if walked.found is not None else ():
+                if row.kind != FrameKind.MESSAGE or row.code != FrameCode.OK or row.phy_offset != at:
+                    break
+                at = row.end_phy_offset
+            yield at
+            if at < walked.end_phy_offset or walked.error is not None:
+                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +82,11 @@ class WalkRules:
 class SegmentWalk:
     """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` are where and why it ended.
 
-    A table is valid until the next one is taken; if there are several windows, a thread walks ahead.
+    A table is valid until the next one is taken.
 
     Args:
         limit: the end of the broker's readable bytes in this segment.
         plain_to: the caller needs no single records before this offset; plain ones come as one row with only place and length.
-        proven: the ranges that walks of other releases found, to which this walk adds its own.
     """
 
     def __init__(
@@ -71,39 +98,21 @@ class SegmentWalk:
         limit: int,
         *,
         plain_to: int = 0,
-        proven: CheckedRanges | None = None,
     ) -> None:
         self._log = log.holding(segment)
         self._segment = segment
         self._rules = rules
         self._limit = limit
         self._plain_to = min(plain_to, limit) if not rules.check.verify_property_crc else 0
-        self._proven = proven if self._log is log else None
-        self._buffers = proven.buffers if proven is not None else None
         self.end = at
         self.stopped = Checked(Verdict.FAILED)
 
     def __iter__(self) -> Iterator[FrameTable]:
-        if self._proven is not None:
-            for end in self._proven.passed(self._segment, self.end, self._plain_to, self._rules.check):
-                yield from self._passed(end)
         if self._has_plain_part:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
-        if self._limit - self.end <= size:
-            with closing(Windows(self._log, size, self._buffers)) as whole_window:
-                yield from self._walk(whole_window, size)
-            return
-        self._log = self._log.apart()
-        with closing(WindowsInTurns(self._log, size)) as windows:
-            yield from made_ahead(self._walk(windows, size))
-
-    def _passed(self, end: int) -> Iterator[FrameTable]:
-        """Yield one row for the plain records up to ``end``, and continue after them."""
-        if end > self.end:
-            table = plain_row(self.end, end - self.end)
-            self.end = end
-            yield table
+        with closing(Windows(self._log, self._segment, size)) as windows:
+            yield from self._walk(windows, size)
 
     @property
     def _has_plain_part(self) -> bool:
@@ -116,12 +125,13 @@ class SegmentWalk:
 
     def _plain_part(self) -> Iterator[FrameTable]:
         check_crc = bool(self._rules.flags & ScanFlag.CHECK_CRC)
-        for at in plain_runs(self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
-            if self._proven is not None:
-                self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
-            yield from self._passed(at)
+        for at in plain_runs(self._log, self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
+            if at > self.end:
+                table = plain_row(self.end, at - self.end)
+                self.end = at
+                yield table
 
-    def _walk(self, windows: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
+    def _walk(self, windows: Windows, usual: int) -> Iterator[FrameTable]:
         wanted = usual
         while True:
             if self.end < 0:  # a file whose name has a minus sign: the kernel takes no negative offset
@@ -130,17 +140,17 @@ class SegmentWalk:
                     return
                 yield single
                 continue
-            left_bytes = max(self._limit - self.end, 0)
-            window = windows.window(self.end, wanted)[:left_bytes] if left_bytes else memoryview(b"")
-            in_runs = self._in_runs(self.end + len(window))
-            flags = self._rules.flags | (ScanFlag.RUNS if in_runs else 0)
-            result = scan_window(window, self.end, 0, self._limit, int(ScanState.CHAINED), flags)
+            size = min(wanted, max(self._limit - self.end, 0))
+            flags = self._rules.flags | (ScanFlag.RUNS if self._in_runs(self.end + size) else 0)
+            scan = window_scan(self.end, 0, self._limit, int(ScanState.CHAINED), flags, size)
+            window, _, error = windows.walk(scan, self.end, size)
+            if error is not None:
+                raise error
+            result = scan.columns()
             accepted = self._accepted(result)
             wanted = usual
             if accepted:
                 table = _head_of(result, window, self.end, accepted)
-                if self._proven is not None and not self._rules.check.verify_property_crc:
-                    self._proven.add(self._segment, table, check_crc=self._rules.check.check_crc)
                 self.end = table.end_phy_offset
                 yield self._as_read(table)
             in_chain = accepted == len(result.kind) and result.next_state == ScanState.CHAINED

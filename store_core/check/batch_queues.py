@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from store_core.check.entries import empty_files
 from store_core.check.live_check import log_reaches, look_at_queues
-from store_core.check.log_map import LogMap
+from store_core.check.log_map import LogMap, runs_of
 from store_core.check.report import Findings
-from store_core.check.runs import runs_of
-from store_core.derive.batch import last_generation
+from store_core.derive.batch import batch_queue_builder, last_generation
+from store_core.derive.queues import are_as_built
 from store_core.derive.spool import RowsByQueue
 from store_core.layout import paths
 from store_core.layout.queue import BATCH_ENTRY
@@ -53,6 +53,13 @@ class _BatchCheck:
         self.files = store.batch_queues.get(key)
 
     def run(self) -> None:
+        if self.files is not None and self.rows.count(self.key):
+            builder = batch_queue_builder(self.store, self.rows, self.log.min_phy_offset)
+            if are_as_built(self.store, self.files, builder.files(self.key)):
+                return
+        self._explain()
+
+    def _explain(self) -> None:
         first, phy_offsets = self._phy_offsets()
         order = np.argsort(phy_offsets, kind="stable")
         ascending = phy_offsets[order]
@@ -80,7 +87,7 @@ class _BatchCheck:
             if self.live and stop == len(phy_offsets) and log_reaches(self.store, int(phy_offsets[begin]), live=True):
                 continue  # newer than the walk over the log
             self._report_slots(
-                "Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log"
+                "Q011", first + begin, stop - begin, int(phy_offsets[begin]), "beyond the end of the log"
             )
         self._report_empty_files(first + len(phy_offsets) + missing)
 
@@ -89,7 +96,7 @@ class _BatchCheck:
         for segment in empty_files(self.files, end, BATCH_ENTRY.size_bytes) if self.files is not None else ():
             self.findings.say(
                 "Q017",
-                "a file of zeros behind the queue's end",
+                "a file of zeros after the queue's end",
                 file=self.store.relative(segment.path),
                 size_bytes=segment.size_bytes,
                 topic=self.key.topic,

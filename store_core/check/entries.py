@@ -107,32 +107,11 @@ def resolve_units(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array,
 
 
 def _read_units(ext: SegmentSequence | None, at: Array) -> tuple[Array, Mask]:
-    """Return unit heads at byte offsets of the ext sequence, with one read for offsets that lie close together."""
+    """Return unit heads at byte offsets of the ext sequence, and a mask of those that are units."""
     size = queue.EXT_UNIT.size_bytes
     units = np.zeros(len(at), queue.EXT_UNIT.dtype)
-    order = np.argsort(at, kind="stable")
-    run: list[int] = []
-    for number in order.tolist() if ext is not None else ():
-        if run and (at[number] - at[run[0]] > 1 << 20 or at[number] - at[run[-1]] > 1 << 14):
-            _read_run(ext, at, run, units)
-            run = []
-        run.append(number)
-    if run:
-        _read_run(ext, at, run, units)
-    good = units["size_bytes"] == size + np.maximum(units["bitmap_length"], 0)
-    return units, good
-
-
-def _read_run(ext: SegmentSequence | None, at: Array, run: list[int], units: Array) -> None:
-    size = queue.EXT_UNIT.size_bytes
-    start = int(at[run[0]])
-    data = b""
-    while ext is not None and len(data) < int(at[run[-1]]) - start + size:
-        part = ext.read(start + len(data), int(at[run[-1]]) - start + size - len(data))
-        if not part:
-            break
-        data += part
-    for number in run:
-        place = int(at[number]) - start
-        if place + size <= len(data):
-            units[number] = np.frombuffer(data, queue.EXT_UNIT.dtype, 1, place)[0]
+    for number, position in enumerate(at.tolist()):
+        data = ext.read(position, size) if ext is not None else b""
+        if len(data) == size:
+            units[number] = np.frombuffer(data, queue.EXT_UNIT.dtype)[0]
+    return units, units["size_bytes"] == size + np.maximum(units["bitmap_length"], 0)

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.check.log_map import runs_of
 from store_core.check.report import Findings
-from store_core.check.runs import runs_of
 from store_core.codec.times import format_time
 from store_core.kernel.derive import chain_entries
 from store_core.layout import index
@@ -115,7 +115,7 @@ def check_index_file(
             broken += stop - begin
             findings.say(
                 "I003",
-                f"entries {begin} to {stop - 1} do not follow the entry in front of them on their slot",
+                f"entries {begin} to {stop - 1} do not follow the entry before them on their slot",
                 file=view.name,
                 phy_offset=int(entries["phy_offset"][begin - first]),
             )

@@ -36,7 +36,7 @@ def _check_changes(store: Store, findings: Findings) -> None:
         for id in list_ids(store.root):
             _check_change(store, id, findings)
     except FailedError as error:
-        findings.say("S004", f"whether a change was interrupted cannot be told: {error.what}", file=UNDO_FOLDER)
+        findings.say("S004", f"it is not known whether a change was interrupted: {error.what}", file=UNDO_FOLDER)
 
 
 def _check_change(store: Store, id: str, findings: Findings) -> None:
@@ -44,11 +44,11 @@ def _check_change(store: Store, id: str, findings: Findings) -> None:
     try:
         head = read_head(store.root, id)
     except FailedError as error:
-        findings.say("S004", f"whether the change {id} was interrupted cannot be told: {error.what}", file=folder)
+        findings.say("S004", f"it is not known whether the change {id} was interrupted: {error.what}", file=folder)
         return
     if not head.state.finished:
         at_work = is_locked(store.root)
-        state = "is unfinished, and somebody is at work on this store" if at_work else "was interrupted"
+        state = "is unfinished, and another process is at work on this store" if at_work else "was interrupted"
         findings.say("S004", f"the change {id} {state}", file=folder)
 
 

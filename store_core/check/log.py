@@ -158,7 +158,7 @@ class LogFindings:
         if kind == FrameKind.STALE:
             is_dirt = self._writes_pages and at + size <= page_end(at)
             severity: Severity | None = "info" if is_dirt else None
-            text = f"{size} bytes of old records behind the tail"
+            text = f"{size} bytes of old records after the tail"
             self._found.say("L005", text, file=file, phy_offset=at, size_bytes=size, severity=severity)
         else:
             self._held.append((kind, code, at, size, file))
@@ -212,7 +212,7 @@ class LogFindings:
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
                 self._report(finding_code, text, file, at, size)
             elif kind == FrameKind.DAMAGE and not live:
-                self._report("L004", f"{size} bytes behind the last whole record", file, at, size)
+                self._report("L004", f"{size} bytes after the last whole record", file, at, size)
         self._held.clear()
         for gone in self._removed:
             text = f"{len(gone)} bytes of the log went away while it was read"

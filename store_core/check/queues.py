@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
 from store_core.check.live_check import log_reaches, look_at_queues, store_now, tags_code_now
-from store_core.check.log_map import LogMap
+from store_core.check.log_map import Intervals, LogMap, runs_of, windows_of
 from store_core.check.report import Findings
-from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
-from store_core.derive.queues import numbering_of, plain_queue
+from store_core.derive.queues import QueueBuilder, are_as_built, queue_builder
 from store_core.derive.spool import RowsByQueue
 from store_core.derive.topics import expired_light_queues
 from store_core.findings import Severity
@@ -97,14 +96,6 @@ class _QueueCheck:
         return self.ask_undispatched()
 
     @cached_property
-    def filled_end(self) -> int:
-        """The number after the last place that is not all zero.
-
-        Read it before ``broker_end``, so that entries that a broker appends in between are not after that end.
-        """
-        return shapes.filled_end(self.files) if self.files is not None else 0
-
-    @cached_property
     def broker_end(self) -> int:
         """The number at which a broker's recovery ends the queue."""
         return end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
@@ -119,9 +110,10 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        if self._is_as_built():
+        builder = queue_builder(self.store, self.rows, self.log.min_phy_offset)
+        if self._is_as_built(builder):
             return
-        self.numbering = numbering_of(self.rows, self.key, self._phy_offset_in_queue)
+        self.numbering = builder.numbering(self.key)
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -136,27 +128,15 @@ class _QueueCheck:
                 severity="warning",
             )
 
-    def _is_as_built(self) -> bool:
-        """Return True if the files have the entries of consecutive messages from the first place on, and zeros after them."""
-        if self.files is None:
-            return False
-        filled_end, plain = self.filled_end, plain_queue(self.rows, self.key)
-        if plain is None:
-            return False
-        first, count = plain.queue_offset, plain.rows
-        files_start, end = self.files.min_phy_offset, first + count
-        if first * ENTRY_SIZE_BYTES != files_start or end != filled_end:
-            return False
-        if self.files.segments[-1].phy_offset >= end * ENTRY_SIZE_BYTES:
-            return False
-        built = b"".join(part.data for part in self.rows.entries(self.key, 0, count))
-        return shapes.read_entries(self.files, first, end).tobytes() == built
-
-    def _phy_offset_in_queue(self, queue_offset: int) -> int | None:
-        if self.files is None:
-            return None
-        entries, known = self._entries_at(np.array([queue_offset]))
-        return int(entries["phy_offset"][0]) if known[0] and entries["size_bytes"][0] > 0 else None
+    def _is_as_built(self, builder: QueueBuilder) -> bool:
+        """Return True if the files are as recovery builds them, of consecutive messages from the first place on."""
+        files, ext = self.files, self.store.ext_queues.get(self.key)
+        return (
+            files is not None
+            and builder.summary(self.key).is_whole_from(files.min_phy_offset // ENTRY_SIZE_BYTES)
+            and are_as_built(self.store, files, builder.files(self.key))
+            and (ext is None or are_as_built(self.store, ext, builder.ext_files(self.key)))
+        )
 
     # Records to entries
 
@@ -220,11 +200,14 @@ class _QueueCheck:
         files = self.files
         assert files is not None
         first = files.min_phy_offset // ENTRY_SIZE_BYTES
+        filled_end = shapes.filled_end(
+            files
+        )  # before the broker's end: entries that it appends in between are not after that
         end = max(self.broker_end, self.matched.end)
         drifted = [np.empty(0, np.int64)]
         for at, unmatched in windows_of(self.matched.missing(first, end), shapes.CHUNK_ENTRIES):
             drifted.append(self._judge(at, shapes.read_entries(files, at, at + len(unmatched)), unmatched, end))
-        self._check_after_end(files, end)
+        self._check_after_end(files, end, filled_end)
         return np.concatenate(drifted)
 
     def _judge(self, at: int, entries: Array, unjudged: Mask, end: int) -> Array:
@@ -241,7 +224,7 @@ class _QueueCheck:
             self._say_run("Q014", begin, stop, "{n} that skips a lost message")
         holes = take((entries["size_bytes"] <= 0) | (phy_offset < 0))
         for begin, stop in runs_of(holes & ~self._without_file(at, len(entries)), at):
-            self._say_run("Q008", begin, stop, "{n} of no size, with good ones behind")
+            self._say_run("Q008", begin, stop, "{n} of size 0, with good ones after")
         take(phy_offset < self.log.min_phy_offset)  # expired
         for begin, stop in runs_of(take(phy_offset >= self.log.end_phy_offset), at):
             self._say_beyond(begin, stop, int(phy_offset[begin - at]), is_tail=stop >= end)
@@ -256,7 +239,7 @@ class _QueueCheck:
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
         """Report entries beyond the end of the log; as info if the next start cuts them or a live log has grown."""
         is_torn = is_tail and self.undispatched_from is not None and log_reaches(self.store, phy_offset, live=self.live)
-        text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
+        text = "{n} pointing beyond the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
     def _judge_fillers(self, at: int, mask: Mask, end: int) -> None:
@@ -322,14 +305,14 @@ class _QueueCheck:
             phy_offset = int(entries["phy_offset"][begin - at])
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
 
-    def _check_after_end(self, files: SegmentSequence, end: int) -> None:
-        if self.filled_end > end:
-            self._say_run("Q009", end, self.filled_end, "bytes in {n} behind the queue's end", noun="place")
+    def _check_after_end(self, files: SegmentSequence, end: int, filled_end: int) -> None:
+        if filled_end > end:
+            self._say_run("Q009", end, filled_end, "bytes in {n} after the queue's end", noun="place")
         last_end = max([end, *(stretch.end for stretch in self.numbering.stretches)])
         for segment in shapes.empty_files(files, last_end):
             self._say(
                 "Q017",
-                "a file of zeros behind the queue's end",
+                "a file of zeros after the queue's end",
                 segment.phy_offset // ENTRY_SIZE_BYTES,
                 size_bytes=segment.size_bytes,
             )

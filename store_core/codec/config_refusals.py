@@ -32,25 +32,27 @@ _1, _2, _ALL = "abcd", "ef", "abcdef"
 _COLUMNS: Final = ("int", "long", "Integer", "Long", "counter", "int[]", "long[]", "flag", "word")
 _TABLE: Final = (
     ("fits",         "",     "",     "",     "",     "",     "",     "",     "",     ""),
-    ("cut",          "cdef", "ef",   _1,     _1,     "ef",   "ef",   _ALL,   _1,     _ALL),  # too large, but its lowest bits would fit
-    ("over",         _ALL,   _ALL,   _ALL,   _1,     _ALL,   "ef",   _ALL,   _1,     _ALL),  # too large, and the sign bit of the lowest bits is set
+    ("cut",          "cdef", "ef",   "abcdf", "abcdf", "e",   "ef",   _ALL,   _1,     _ALL),  # too large, but its lowest bits would fit
+    ("over",         _ALL,   _ALL,   _ALL,   "abcdf", _ALL,   "ef",   _ALL,   _1,     _ALL),  # too large, and the sign bit of the lowest bits is set
     ("decimal",      "",     "",     "",     "",     "",     "",     "",     "",     _1),
-    ("power",        "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  _ALL),  # beyond 10 ** 100
+    ("power",        "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  "bcd",  _ALL),  # from 10 ** 101 on
     ("bool",         "",     "abc",  "",     "abc",  "abc",  "",     "abc",  "",     _ALL),
     ("NULL",         "ef",   "ef",   "ef",   "ef",   "ef",   "ef",   "ef",   "",     ""),
-    ("'cut'",        _ALL,   "aef",  _1,     _1,     "ef",   _ALL,   _ALL,   _ALL,   "ef"),  # numbers in quotes
-    ("'over'",       _ALL,   _ALL,   _ALL,   _1,     _ALL,   _ALL,   _ALL,   _ALL,   "ef"),
+    ("Null",         _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _1,     ""),
+    ("'cut'",        _ALL,   "aef",  "abcdf", "abcdf", "e",   _ALL,   _ALL,   _ALL,   "ef"),  # numbers in quotes
+    ("'over'",       _ALL,   _ALL,   _ALL,   "abcdf", _ALL,   _ALL,   _ALL,   _ALL,   "ef"),
     ("'7.0'",        "ab",   _1,     "ab",   _1,     _1,     "ab",   _1,     _ALL,   ""),
+    ("'1,0.0'",      "abef", _ALL,   "abef", _ALL,   _ALL,   "abef", _ALL,   _ALL,   ""),
     ("'7.5'",        _1,     _1,     _1,     _1,     _1,     _1,     _1,     _ALL,   ""),
-    ("'1,000'",      "ef",   "ef",   "ef",   "ef",   "ef",   "ef",   "ef",   _ALL,   ""),
+    ("'1,000'",      "e",    "e",    "e",    "e",    "e",    "e",    "e",    _ALL,   ""),
     ("'true'",       _1,     _1,     _1,     _1,     _1,     _1,     _1,     "",     ""),
     ("flag letter",  _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   "ef",   ""),  # y, T, F or f
     ("flag word",    _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   "",     ""),  # Y, N, True or FALSE
     ("other text",   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   ""),
-    ("list of one",  _1,     _1,     _1,     _ALL,   _1,     _1,     _1,     _ALL,   _ALL),
+    ("list of one",  _1,     _1,     _1,     "abcde", _1,     _1,     _1,     "abcde", _ALL),
     ("list",         _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL,   _ALL),
-    ("val",         _1,     _1,     _1,     _1,     _1,     _1,     _1,     _ALL,   _ALL),  # {"val": 1}
-    ("object",       _1,     _ALL,   _1,     _1,     _1,     _1,     _ALL,   _ALL,   _ALL),  # fastjson 2 reads null for a Long
+    ("val",          _1,     _1,     _1,     _1,     _1,     _1,     _1,     _ALL,   _ALL),  # {"val": 1}
+    ("object",       _1,     _ALL,   _1,     _1,     "abcdf", _1,     _ALL,   _ALL,   _ALL),  # fastjson 2 reads null for a Long
 )  # fmt: skip
 
 _LOADERS: Final = (  # the pairs of members and library; each is a bit of a mask
@@ -73,7 +75,7 @@ def _mask(letters: str = _ALL, since: ConfigMembers | None = ConfigMembers.V4) -
 
 
 _REFUSED_BY: Final = {(c, row[0]): _mask(cell) for row in _TABLE for c, cell in zip(_COLUMNS, row[1:], strict=True)}
-_FIRST, _SECOND, _BROKERS = _mask(_1), _mask(_2), _mask()
+_FIRST, _SECOND, _BROKERS, _NEWEST = _mask(_1), _mask(_2), _mask(), _mask("f")
 _OF_GENERATIONS: Final = {"": 0, "1": _FIRST, "12": _BROKERS}
 _REFUSE_BLANK_REFLECTED: Final = _mask("cdef")
 _REFUSE_BARE_UNKNOWN: Final = _mask("e")  # numeric keys in an unknown member
@@ -85,6 +87,8 @@ _INT_END: Final = 1 << 31
 _LONG_COLUMNS: Final = ("long", "Long", "long[]")
 _LARGEST_POWER: Final = 100
 _WHOLE: Final = re.compile(r"[+-]?\d[\d,]*")
+_PLAIN_WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
+_WITH_COMMAS_AND_ZEROS: Final = re.compile(r"[+-]?\d[\d,]*\.0+", re.ASCII)
 _WITH_ZEROS: Final = re.compile(r"[+-]?\d+\.0*", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -98,17 +102,28 @@ def _kind(column: str, value: Any) -> str:
     if isinstance(value, float):
         if column == "word":
             return "decimal" if -1 < value < 2 else "over"
-        near = not value or 10**-_LARGEST_POWER <= abs(value) <= 10 ** (_LARGEST_POWER + 1)
+        near = not value or 10**-_LARGEST_POWER <= abs(value) < 10.0 ** (_LARGEST_POWER + 1)
         return "decimal" if near else "power"
     if isinstance(value, list):
-        item = value[0] if len(value) == 1 and not isinstance(value[0], bool) else None
-        is_number = isinstance(item, int | float) or (isinstance(item, str) and _WHOLE.fullmatch(item) is not None)
-        return "list of one" if is_number else "list"
+        return "list of one" if len(value) == 1 and _counts_alone(column, value[0]) else "list"
     if isinstance(value, str):
         return _kind_of_text(column, value)
-    if "val" in value and column in _LONG_COLUMNS:
-        return "val" if isinstance(value["val"], int | float) else "list"
+    if "val" in value and column in ("counter", *_LONG_COLUMNS):
+        is_number = isinstance(value["val"], int | float)
+        return "val" if is_number else "object" if column == "counter" else "list"
     return "object"
+
+
+def _counts_alone(column: str, item: Any) -> bool:
+    """Return True if the only item of a list is read in the list's place by the libraries that do so."""
+    if column == "flag":
+        while isinstance(item, list) and len(item) == 1:
+            item = item[0]
+        is_null = item in (None, "", "null")
+        return is_null or not (isinstance(item, list | dict) or _REFUSED_BY[column, _kind(column, item)] & _NEWEST)
+    if isinstance(item, str):
+        return _PLAIN_WHOLE.fullmatch(item) is not None and _fits(_number(item), 64)
+    return isinstance(item, int | float) and not isinstance(item, bool)
 
 
 def _size(column: str, number: int) -> str:
@@ -119,8 +134,8 @@ def _size(column: str, number: int) -> str:
         return "fits"
     if column == "counter":
         return "cut" if _fits(number, 64) else "over"
-    if column == "Integer":  # a number is only checked if it fits into a long
-        return "over" if 0 < number < 1 << 63 else "cut"
+    if column == "Integer":  # a number is checked if it fits into a long, but not into an unsigned int
+        return "over" if number == 1 << 31 or (_fits(number, 64) and abs(number) >= 1 << 32) else "cut"
     return "cut" if column in ("int", "long") and abs(number) % (1 << bits) < 1 << (bits - 1) else "over"
 
 
@@ -136,8 +151,8 @@ def _number(text: str) -> int:
 
 
 def _kind_of_text(column: str, text: str) -> str:
-    if text == "NULL":
-        return "NULL"
+    if text.lower() == "null":
+        return "NULL" if text == "NULL" else "Null"
     if column == "flag" and text in ("0", "1"):
         return "fits"
     if _WHOLE.fullmatch(text):
@@ -145,12 +160,19 @@ def _kind_of_text(column: str, text: str) -> str:
         odd = "'1,000'" if "," in text or not text.isascii() else "fits"
         return (odd if column != "flag" else "other text") if size == "fits" else f"'{size}'"
     if _DECIMAL.fullmatch(text):
-        return "'7.0'" if _WITH_ZEROS.fullmatch(text) else "'7.5'"
+        return "'7.0'" if _WITH_ZEROS.fullmatch(text) and _is_whole(column, text) else "'7.5'"
+    if _WITH_COMMAS_AND_ZEROS.fullmatch(text):
+        return "'1,0.0'" if _is_whole(column, text) else "other text"
     if text in ("true", "false"):
         return "'true'"
     if text in ("Y", "N") or text.lower() in ("true", "false"):
         return "flag word"
     return "flag letter" if text in ("y", "T", "F", "f") else "other text"
+
+
+def _is_whole(column: str, text: str) -> bool:
+    """Return True if the digits before a text's decimal point fit into the column's type."""
+    return _fits(_number(text.partition(".")[0].replace(",", "")), 64 if column in _LONG_COLUMNS else 32)
 
 
 class Refusals:

@@ -98,7 +98,7 @@ class _Parser:
     def document(self) -> Any:
         value = self.value(0)
         if self.peek():
-            raise JsonError("text behind the end", self.at)
+            raise JsonError("text after the end", self.at)
         return value
 
     def peek(self) -> str:
@@ -123,7 +123,7 @@ class _Parser:
         while self.more("}"):
             key = self.key()
             if self.peek() != ":":
-                raise JsonError("no colon behind a key", self.at)
+                raise JsonError("no colon after a key", self.at)
             self.at += 1
             pairs.append((key, self.value(depth)))
             self.separator("}")

@@ -30,10 +30,9 @@ _MAGIC: Final = record.PREFIX.field_struct("magic")
 _MAGIC_AT: Final = record.PREFIX.offset_of("magic")
 _MAGICS: Final = re.compile(b"|".join(re.escape(_MAGIC.pack(magic)) for magic in (record.MAGIC_V1, record.MAGIC_V2)))
 _HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
-_V1_TOPIC_LIMIT: Final = 127  # Java characters; longer topics make a V2 record
 _REASONS: Final[dict[Reason, str]] = {
     "short": "too few bytes for a record",
-    "beyond": "the record's size points behind the end",
+    "beyond": "the record's size points beyond the end",
     "blank": "a blank, not a record",
     "magic": "no record magic",
     "bounds": "a part of the record does not fit",
@@ -324,7 +323,7 @@ def _property_crc_tail(front: bytes) -> bytes:
 
 def topic_magic(topic: str) -> int:
     """Return V2 for topics of more than 127 Java characters, else V1."""
-    return record.MAGIC_V2 if utf16_length(topic) > _V1_TOPIC_LIMIT else record.MAGIC_V1
+    return record.MAGIC_V2 if utf16_length(topic) > record.LONGEST_V1_TOPIC else record.MAGIC_V1
 
 
 def encode_record(

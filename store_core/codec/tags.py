@@ -1,4 +1,4 @@
-"""Compute Java's string hash, tags codes and index key hashes (store format, sections 6.2, 7.2, 7.3)."""
+"""Compute Java's string hash and what follows from it: order of properties, tags codes, index key hashes (store format, sections 4, 6.2, 7.2, 7.3)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ def java_hash(text: str) -> int:
 def _utf16_units(text: str) -> Sequence[int]:
     raw = text.encode("utf-16-be", "surrogatepass")
     return unpack(f">{len(raw) // 2}H", raw)
+
+
+def in_java_order(properties: Mapping[str, str], first_size: int) -> dict[str, str]:
+    """Return the entries in the order of a Java hash map that started with ``first_size`` places.
+
+    Equal places keep the order of arrival, which is that of ``properties``.
+    """
+    places = first_size
+    while len(properties) > places * 3 // 4:
+        places *= 2
+
+    def place(name: str) -> int:
+        value = java_hash(name) % _WORD
+        return (value ^ value >> 16) & (places - 1)
+
+    return dict(sorted(properties.items(), key=lambda pair: place(pair[0])))
 
 
 def tags_code(tags: str | None) -> int:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.derive.dispatch import Rows
-from store_core.derive.queues import QueueFile
+from store_core.derive.queues import QueueFile, file_size_of
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
 from store_core.storage.digest import Hole
 from store_core.storage.sequence import SegmentSequence
-from store_core.storage.store import QueueKey
+from store_core.storage.store import QueueKey, Store
 
 _ENTRY: Final = queue.BATCH_ENTRY
 _COLUMNS: Final = ("phy_offset", "size_bytes", "tags_code", "store_timestamp_ms", "queue_offset", "batch_size")
@@ -108,6 +108,17 @@ def batch_entries(rows: Rows) -> NDArray[Any]:
         entries[name] = rows[name]
     entries["compacted_offset"] = _COMPACTED_OFFSET
     return entries
+
+
+def known_batch_file_size(store: Store) -> int | None:
+    """Return the size in bytes of batch queue files that the store or its configuration shows."""
+    return file_size_of(store.batch_queues.values()) or store.settings.batch_queue_file_size_bytes
+
+
+def batch_queue_builder(store: Store, rows: RowsByQueue, log_min_phy_offset: int) -> BatchQueueBuilder:
+    """Return the builder of a store's batch queues from the rows of a log that starts at ``log_min_phy_offset``."""
+    size = known_batch_file_size(store) or queue.DEFAULT_BATCH_FILE_SIZE_BYTES
+    return BatchQueueBuilder(rows, size, existing=store.batch_queues, log_min_phy_offset=log_min_phy_offset)
 
 
 def last_generation(chunks: Iterable[Rows]) -> int:

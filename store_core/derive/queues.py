@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,6 @@ from store_core.derive.numbering import (
     LARGEST_QUEUE_OFFSET,
     Misnumbered,
     Numbering,
-    Standing,
     Stray,
     Stretch,
     number_rows,
@@ -23,14 +24,25 @@ from store_core.derive.numbering import (
 from store_core.derive.spool import READ_ROWS, PlainQueue, RowsByQueue
 from store_core.layout import paths, queue
 from store_core.storage.digest import Hole
+from store_core.storage.files import FileCache
 from store_core.storage.sequence import SegmentSequence
-from store_core.storage.store import QueueKey
+from store_core.storage.store import QueueKey, Store
 
+_FIRST_READ_BYTES, _MAX_READ_BYTES = 1 << 12, 1 << 20
 ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
 FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
 Entry = tuple[int, int, int]  # phy_offset, size_bytes, tags_code
 GapEntry = Callable[[QueueKey, int], Entry | None]
 Array = NDArray[Any]
+
+
+class Content(Protocol):
+    """The content of a file to write."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def read(self) -> Callable[[], Iterator[bytes | Hole]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +74,17 @@ class QueueSummary:
     last_phy_offset: int
     last_store_timestamp_ms: int
 
+    def is_whole_from(self, queue_offset: int) -> bool:
+        """Return True if the queue starts at ``queue_offset`` and its messages have consecutive numbers in log order."""
+        is_consecutive = self.messages == self.end_queue_offset - queue_offset and self.generations == 1
+        is_plain = not (self.gaps or self.misnumbered or self.strays or self.superseded)
+        return self.first_queue_offset == queue_offset and is_consecutive and is_plain
+
 
 def plain_queue(rows: RowsByQueue, key: QueueKey) -> PlainQueue | None:
     """Return the summary of a queue whose rows need no numbering, or None."""
     plain = rows.plain(key)
     return plain if plain is not None and 0 <= plain.queue_offset <= LARGEST_QUEUE_OFFSET else None
-
-
-def numbering_of(rows: RowsByQueue, key: QueueKey, standing: Standing) -> Numbering:
-    """Number a queue's rows; ``standing`` as for ``number_rows``."""
-    if (plain := plain_queue(rows, key)) is not None:
-        return Numbering([Stretch(plain.queue_offset, 0, plain.rows)])
-    return number_rows(rows.stretches(key), partial(rows.row, key), standing)
 
 
 class QueueBuilder:
@@ -111,6 +122,10 @@ class QueueBuilder:
     def queue_keys(self) -> list[QueueKey]:
         """Return the ordinary queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic not in self._rows.rules.batch_topics]
+
+    def numbering(self, key: QueueKey) -> Numbering:
+        """Return which message of a queue has which number."""
+        return self._numbering(key)
 
     def summary(self, key: QueueKey) -> QueueSummary:
         """Return the summary of the files that will be built."""
@@ -152,7 +167,7 @@ class QueueBuilder:
         """Return the mask of the numbers that a message has."""
         numbering = self._numbering(key)
         inside = (queue_offsets >= numbering.first_queue_offset) & (queue_offsets < numbering.end_queue_offset)
-        if numbering.gaps:
+        if numbering.gaps and inside.any():
             firsts, counts = np.array(list(numbering.gaps), np.int64).T
             at = np.searchsorted(firsts, queue_offsets, "right") - 1
             inside &= (at < 0) | (queue_offsets >= firsts[at] + counts[at])
@@ -202,7 +217,11 @@ class QueueBuilder:
         return plan.content(number, rows, self._existing_ext.get(key))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return numbering_of(self._rows, key, partial(self._phy_offset_in_queue, key))
+        if (plain := plain_queue(self._rows, key)) is not None:
+            return Numbering([Stretch(plain.queue_offset, 0, plain.rows)])
+        return number_rows(
+            self._rows.stretches(key), partial(self._rows.row, key), partial(self._phy_offset_in_queue, key)
+        )
 
     def _phy_offset_in_queue(self, key: QueueKey, queue_offset: int) -> int | None:
         entry = self._queue_entry_at(key, queue_offset)
@@ -320,3 +339,61 @@ class QueueBuilder:
         old = np.frombuffer(data, queue.ENTRY.dtype, len(data) // ENTRY_SIZE_BYTES)
         expired = (old["size_bytes"] > 0) & (old["phy_offset"] >= 0) & (old["phy_offset"] < self._log_min)
         entries[: len(old)][expired] = old[expired]
+
+
+def queue_builder(
+    store: Store, rows: RowsByQueue, log_min_phy_offset: int, gap_entry: GapEntry | None = None
+) -> QueueBuilder:
+    """Return the builder of a store's ordinary queues from the rows of a log that starts at ``log_min_phy_offset``."""
+    size = file_size_of(store.queues.values()) or store.settings.queue_file_size_bytes
+    return QueueBuilder(
+        rows,
+        size or queue.DEFAULT_FILE_SIZE_BYTES,
+        gap_entry=gap_entry,
+        existing=store.queues,
+        log_min_phy_offset=log_min_phy_offset,
+        ext_file_size_bytes=file_size_of(store.ext_queues.values()) or None,
+        existing_ext=store.ext_queues,
+    )
+
+
+def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
+    """Return the file size in bytes, which all queues of a kind share; 0 if no queue shows it."""
+    return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)
+
+
+def same_content(store: Store, path: Path, made: Content) -> bool:
+    """Return True if the file exists and has exactly this content."""
+    try:
+        if os.stat(path).st_size != made.size_bytes:
+            return False
+    except OSError:
+        return False
+    at = 0
+    for chunk in made.read():
+        if isinstance(chunk, Hole):
+            if not _is_zero(store.cache, path, at, at + len(chunk)):
+                return False
+        elif store.cache.read(path, at, len(chunk)) != chunk:
+            return False
+        at += len(chunk)
+    return at == made.size_bytes
+
+
+def are_as_built(store: Store, files: SegmentSequence, made: Iterable[QueueFile]) -> bool:
+    """Return True if a queue has exactly the built files, with their content."""
+    found = {segment.name: segment.path for segment in files.segments}
+    return all(file.name in found and same_content(store, found.pop(file.name), file) for file in made) and not found
+
+
+def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
+    """Return True if bytes [at, end) of a file are zero; holes are not read."""
+    size = _FIRST_READ_BYTES
+    while at < end and (data_at := cache.next_data(path, at)) is not None:
+        data = cache.read(path, data_at, min(size, max(end - data_at, 0)))
+        if data.count(0) < len(data):
+            return False
+        if not data:
+            return data_at >= end
+        at, size = data_at + len(data), min(size * 16, _MAX_READ_BYTES)
+    return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from store_core.codec.properties import format_properties
 from store_core.codec.text import utf16_length
@@ -29,11 +30,20 @@ _RESERVED: Final = frozenset(
         paths.OFFSET_MOVED_TOPIC,
     )
 )
+_SOUND_TOPICS: Final = 1 << 16
 _SLACK_BYTES: Final = 256 << 10  # room for new pages of queue and index
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class RefusedError(Exception):
+    """A broker refuses the message. Raised and caught inside ``engine``."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Case(NamedTuple):
     """A message and the inputs of its checks. ``queue_limit``: None where the number of queues is unknown."""
 
     live: LiveStore
@@ -45,12 +55,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A reason to refuse; ``rule`` selects the releases that have it."""
+    """A reason to refuse; ``rule`` selects the releases that have it. ``of_topic``: it depends on the topic and the settings alone."""
 
     status: PutStatus
     reason: str
     fails: Callable[[Case], bool]
     rule: Callable[[PutRules], bool] = lambda rules: True
+    of_topic: bool = False
 
 
 def _limited_by_bytes(topic: str) -> bool:
@@ -72,18 +83,18 @@ _UNAVAILABLE, _ILLEGAL = PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLE
 
 # fmt: off
 CHECKS: Final = (
-    Check(_UNAVAILABLE, "the broker is a slave", _is_slave),
+    Check(_UNAVAILABLE, "the broker is a slave", _is_slave, of_topic=True),
     Check(_UNAVAILABLE, "the disk is full: make room on the store's file system, and put it again",
           lambda c: not c.live.has_room(len(c.message.body or b"") + _SLACK_BYTES)),
     Check(_ILLEGAL, "a topic consists of letters, digits and % | _ -",
-          lambda c: _TOPIC.fullmatch(c.message.topic) is None),
+          lambda c: _TOPIC.fullmatch(c.message.topic) is None, of_topic=True),
     Check(_ILLEGAL, "the topic is longer than 127 characters",
-          lambda c: utf16_length(c.message.topic) > TOPIC_LIMIT, lambda r: not r.topic_limit_in_bytes),
+          lambda c: utf16_length(c.message.topic) > TOPIC_LIMIT, lambda r: not r.topic_limit_in_bytes, of_topic=True),
     Check(_ILLEGAL, "the topic is longer than 127 bytes",
-          lambda c: _limited_by_bytes(c.message.topic), lambda r: r.topic_limit_in_bytes),
+          lambda c: _limited_by_bytes(c.message.topic), lambda r: r.topic_limit_in_bytes, of_topic=True),
     Check(_ILLEGAL, "the topic is longer than 255 bytes",
-          lambda c: len(c.message.topic.encode(errors="replace")) > LONG_TOPIC_LIMIT_BYTES),
-    Check(_ILLEGAL, "nobody may send to this topic", lambda c: c.message.topic in _RESERVED),
+          lambda c: len(c.message.topic.encode(errors="replace")) > LONG_TOPIC_LIMIT_BYTES, of_topic=True),
+    Check(_ILLEGAL, "clients may not send to this topic", lambda c: c.message.topic in _RESERVED, of_topic=True),
     Check(_ILLEGAL, "the topic does not exist", lambda c: not c.is_known),
     Check(_ILLEGAL, "the topic has no such queue",
           lambda c: c.queue_id < 0 or (c.queue_limit is not None and c.queue_id >= c.queue_limit)),
@@ -98,22 +109,37 @@ CHECKS: Final = (
 
 
 def refusal(case: Case) -> Check | None:
-    """Return the first reason to refuse a message, None where a broker accepts it."""
-    rules = case.live.rules
-    return next((check for check in CHECKS if check.rule(rules) and check.fails(case)), None)
+    """Return the first reason to refuse a message, None where a broker accepts it. What depends on the topic alone is checked once a topic."""
+    rules, topic, sound = case.live.rules, case.message.topic, case.live.sound_topics
+    of_message, checks = _checks(rules)
+    if topic in sound:
+        return next((check for check in of_message if check.fails(case)), None)
+    found = next((check for check in checks if check.fails(case)), None)
+    if found is None:
+        if len(sound) >= _SOUND_TOPICS:
+            sound.clear()
+        sound.add(topic)
+    return found
 
 
-def size_refusal(live: LiveStore, new: NewRecord) -> tuple[PutStatus, str] | None:
-    """Return why the encoder refuses a record: its properties, its body or the whole record are too long; None if it does not."""
-    limit = live.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
+@cache
+def _checks(rules: PutRules) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """Return a release's checks: those of a message whose topic is sound, and all."""
+    checks = tuple(check for check in CHECKS if check.rule(rules))
+    return tuple(check for check in checks if not check.of_topic), checks
+
+
+def checked_size(live: LiveStore, new: NewRecord) -> int:
+    """Return the record's size. Raises RefusedError where the encoder refuses it: properties, body or the whole are too long."""
+    limit = live.longest_body_bytes
     try:
-        size = len(live.encoded(new))
+        size = len(live.encoded(new).data)
     except ValueError as error:
-        return PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)
+        raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
     if len(new.body) > limit:
-        return _ILLEGAL, f"the body is longer than {limit} bytes"
+        raise RefusedError(_ILLEGAL, f"the body is longer than {limit} bytes")
     if size > limit + record.RECORD_OVERHEAD_LIMIT_BYTES:
-        return _ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes"
+        raise RefusedError(_ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes")
     if size > live.largest_record_bytes:
-        return _ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes"
-    return None
+        raise RefusedError(_ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes")
+    return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import PurePosixPath
 
 from store_core.errors import FailedError
@@ -14,11 +15,13 @@ class LiveFiles:
     """Writes through a ``Writer`` and tracks what ``sync`` must make durable. Paths are the writer's.
 
     New files and folders get the owner of their parent folder, so that a broker can write to them whichever user ran this program. All methods raise
-    OSError.
+    OSError. Several threads may call them. ``changes`` counts files that were made, removed or replaced.
     """
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
+        self.changes = 0
+        self._names = threading.RLock()  # while files and folders are made
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
 
@@ -36,15 +39,19 @@ class LiveFiles:
 
     def write(self, path: str, offset: int, data: Buffer) -> None:
         self.writer.write_range(path, offset, data)
-        self._files[path] = None
+        self._files[path] = None  # only now: a sync that runs meanwhile may miss these bytes
 
-    def make_file(self, path: str, size_bytes: int = 0, data: bytes = b"") -> None:
-        """Make a new file of this length, with ``data`` at its start and a sparse rest; missing folders are made."""
+    def make_file(self, path: str, size_bytes: int = 0, data: bytes = b"", *, reserved: bool = False) -> None:
+        """Make a new file of this length, with ``data`` at its start; missing folders are made. The rest is sparse, unless it is to be ``reserved``."""
         folder = PurePosixPath(path).parent.as_posix()
-        self.make_folder(folder)
-        self.writer.create(path, data, size_bytes=size_bytes)
-        self._set_owner(path, folder)
-        self._files[path] = self._folders[folder] = None
+        with self._names:
+            self.make_folder(folder)
+            self.writer.create(path, data, size_bytes=0 if reserved else size_bytes)
+            if reserved:
+                self.writer.allocate(path, size_bytes)
+            self._set_owner(path, folder)
+            self._files[path] = self._folders[folder] = None
+            self.changes += 1
 
     def make_folder(self, path: str) -> None:
         if self.writer.path(path).is_dir():
@@ -57,6 +64,7 @@ class LiveFiles:
 
     def remove(self, path: str) -> None:
         self.writer.unlink(path)
+        self.changes += 1
         self._files.pop(path, None)
         self._folders[PurePosixPath(path).parent.as_posix()] = None
 
@@ -72,25 +80,24 @@ class LiveFiles:
         self.writer.rename(part, path)
         self._folders[PurePosixPath(path).parent.as_posix()] = None
 
-    def sync_file(self, path: str) -> None:
-        """Make a file durable now: its bytes and, if it is new, its name."""
-        self.writer.sync_file(path)
+    def sync_file(self, path: str, *, data_only: bool = False) -> None:
+        """Make a file durable now: its bytes and, if it is new, its name. ``data_only``: not its times."""
         self._files.pop(path, None)
+        self.writer.sync_file(path, data_only=data_only)
         self.sync_folder(PurePosixPath(path).parent.as_posix())
 
     def sync_folder(self, path: str) -> None:
         if path in self._folders:
-            self.writer.sync_folder(path)
             del self._folders[path]
+            self.writer.sync_folder(path)
 
     def sync(self) -> None:
         """Make everything durable, in the order in which it was first written."""
         for path in list(self._files):
+            self._files.pop(path, None)
             self.writer.sync_file(path)
-        self._files.clear()
         for folder in list(self._folders):
-            self.writer.sync_folder(folder)
-        self._folders.clear()
+            self.sync_folder(folder)
 
     def _set_owner(self, path: str, folder: str) -> None:
         made, above = os.stat(self.writer.path(path)), os.stat(self.writer.path(folder))

@@ -2,36 +2,41 @@
 
 From the first record until everything is durable ``abort`` exists, as while a broker runs. So the next program that opens the store detects a kill in
 between, and `rmqctl recover` finishes the write.
+
+Order of locks: that of the put, then the dispatcher's, then the flusher's. No thread waits for the disk while it holds the put's.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
+from store_core.codec.config_parse import Shown
 from store_core.codec.hosts import host_bytes
-from store_core.codec.message_id import format_offset_message_id
-from store_core.codec.properties import DELAY, TAGS
-from store_core.codec.record import encode_record
-from store_core.codec.tags import index_texts, tags_code
+from store_core.codec.properties import DELAY
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.engine.checkpoint import CheckpointWriter
 from store_core.engine.cluster import cluster_of
+from store_core.engine.dispatch import Dispatcher, Row
 from store_core.engine.files import LiveFiles
+from store_core.engine.flush import Flusher
 from store_core.engine.index import IndexWriter
 from store_core.engine.log import LogWriter
 from store_core.engine.queues import NewEntry, QueueWriter, open_queue_writer
 from store_core.engine.record import NewRecord, Stored
 from store_core.engine.rules import PutRules, put_rules, writing_version
-from store_core.engine.signals import uninterrupted
+from store_core.engine.services import Services
+from store_core.engine.signals import SignalGuard
 from store_core.engine.tail import RECOVER_FIRST, find_tail
 from store_core.errors import FailedError, UsageError
+from store_core.kernel.encode import Encoded, EncodeRules, Numbers, encode_record
 from store_core.layout import paths, record
 from store_core.read.log_files import refuse_missing_log, refuse_partial_log
 from store_core.recovery.apply.finish_interrupted import Settled, changing, settle
@@ -48,6 +53,8 @@ DEFAULT_PORT: Final = 10911
 _LARGEST_PORT: Final = (1 << 16) - 1
 _LOOPBACK: Final = f"127.0.0.1:{DEFAULT_PORT}"
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
+_KNOWN_HOSTS: Final = 1024
+_SYNC_TIMEOUT_MS: Final = 5000  # a broker's syncFlushTimeout
 _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
 
@@ -55,7 +62,8 @@ _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 class WriteOptions:
     """Options for writing.
 
-    * ``flush`` sync: a record is on the disk when its put returns; async: when the store is closed.
+    * ``flush`` sync: a record is on the disk when its put returns; async: some time later, at the latest when the store is closed.
+    * ``with_threads``: dispatch, asynchronous flush, checkpoint and the next segment are left to threads, as in a broker; else each put dispatches.
     * ``store_host`` is ``a.b.c.d:port`` or ``[v6]:port``; None: the configuration's, else that of the newest record.
     * ``cluster`` is the broker's; None: the configuration's, else that of the newest records, else a broker's default.
     * ``now_ms`` is the clock.
@@ -67,6 +75,7 @@ class WriteOptions:
     cluster: str | None = None
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ops: FileOps | None = None
+    with_threads: bool = False
 
 
 @contextmanager
@@ -99,7 +108,8 @@ def open_for_writing(
                 )
             live = LiveStore(store, writer, options)
             try:
-                yield live
+                with Services(live) if options.with_threads else nullcontext():
+                    yield live
             finally:
                 live.close()
 
@@ -107,7 +117,7 @@ def open_for_writing(
 class LiveStore:
     """An open store, made by ``open_for_writing``. ``rules`` are those of ``version``, the release to imitate.
 
-    ``store`` is the store as listed at opening; it lacks files that were made since.
+    ``store`` is the store as listed at opening; it lacks files that were made since. Several threads may append.
     """
 
     def __init__(self, store: Store, writer: Writer, options: WriteOptions) -> None:
@@ -116,35 +126,61 @@ class LiveStore:
         self.version: Version = writing_version(store, store.settings)
         self.rules: PutRules = put_rules(self.version)
         self.config: ConfigFiles = read_config(store.root)
-        self._options = options
+        self.options = options
         self._tail = find_tail(store, behaviour_of(self.version))
-        self._log = LogWriter(store, self.files, self._tail.end_phy_offset, store.settings.writable_commitlog_paths)
+        self.log = LogWriter(store, self.files, self._tail.end_phy_offset, store.settings.writable_commitlog_paths)
+        self.flusher = Flusher(self.log)
+        self.dispatch_wanted = threading.Event()
+        self.lock = threading.RLock()  # offsets, store times and bytes of the log grow together under it
         self._last_store_ms = self._tail.last_store_timestamp_ms
         self._queues: dict[QueueKey, QueueWriter] = {}
+        self._next_queue_offset: dict[QueueKey, int] = {}
+        self._topics: dict[str, Shown | None] = {}
+        self.sound_topics: set[str] = set()  # those that passed the checks of a topic
+        self._hosts: dict[str, bytes] = {}
+        self._free_bytes = 0  # a lower bound, from the last look at the disks
         self._began = False
-        self._half_done = False
-        self._unsure_phy_offset: int | None = None  # of a record that may be in the log in part
+        self._failed_write = False
+        self._signals = SignalGuard()
+        self._signals.install()
+        self._sync_timeout_seconds = int(store.settings.value("syncFlushTimeout", str(_SYNC_TIMEOUT_MS))) / 1000
+        self._encode_rules = EncodeRules(
+            final_separator=self.rules.final_separator,
+            property_crc=self.rules.property_crc and store.settings.flag("enabledAppendPropCRC"),
+            property_map_size=self.rules.property_map_size,
+            index_tags=False,
+        )
 
     # -- input of a message's checks ------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         """Return the clock's time, but never one before the newest record: store times do not go back."""
-        return max(self._options.now_ms(), self._last_store_ms)
+        return max(self.options.now_ms(), self._last_store_ms)
 
     @property
     def segment_size_bytes(self) -> int:
-        return self._log.segment_size_bytes
+        return self.log.segment_size_bytes
 
     @property
     def largest_record_bytes(self) -> int:
         """The size of the largest record that fits into a segment."""
-        return self._log.largest_record_bytes
+        return self.log.largest_record_bytes
+
+    @cached_property
+    def longest_body_bytes(self) -> int:
+        """The broker's maxMessageSize."""
+        return self.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
+
+    @property
+    def durable_phy_offset(self) -> int:
+        """The offset before which every record is on the disk."""
+        return self.flusher.durable_phy_offset
 
     @cached_property
     def store_host(self) -> bytes:
         """The broker's address as stored in records. Raises UsageError for one that cannot be stored."""
         settings = self.store.settings
-        text, last = self._options.store_host, self._tail.last
+        text, last = self.options.store_host, self._tail.last
         if text is None and (address := settings.value("brokerIP1").strip()):
             port = settings.value("listenPort", str(DEFAULT_PORT)).strip()
             text = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -155,10 +191,12 @@ class LiveStore:
     @cached_property
     def cluster(self) -> str | None:
         """The cluster that the broker adds to messages of producers; None where it adds none."""
-        return cluster_of(self.store, self.rules, self._tail.newest, self._options.cluster)
+        return cluster_of(self.store, self.rules, self._tail.newest, self.options.cluster)
 
     def host(self, text: str) -> bytes:
         """Return a host as stored in records. Raises UsageError for one that cannot be stored."""
+        if (known := self._hosts.get(text)) is not None:
+            return known
         try:
             raw = host_bytes(text)
         except ValueError as error:
@@ -169,6 +207,9 @@ class LiveStore:
             raise UsageError(f"{text!r} has a port beyond {_LARGEST_PORT}", to_do="give a.b.c.d:port or [v6]:port")
         if len(raw) == record.HOST_V6_SIZE_BYTES and not self.rules.v6_hosts:
             raise UsageError(f"broker {self.version} knows no IPv6 hosts", to_do="give an IPv4 address")
+        if len(self._hosts) >= _KNOWN_HOSTS:
+            self._hosts.clear()
+        self._hosts[text] = raw
         return raw
 
     @cached_property
@@ -176,9 +217,15 @@ class LiveStore:
         """The delay of each level."""
         return delay_table(self.store)
 
+    def topic(self, name: str) -> Shown | None:
+        """Return the configuration of a topic, None without one."""
+        if name not in self._topics:
+            self._topics[name] = self.config.topic(name)
+        return self._topics[name]
+
     def is_batch(self, topic: str) -> bool:
         """Return True if a topic has batch queues."""
-        configured = self.config.topic(topic)
+        configured = self.topic(topic)
         name, value = _BATCH_QUEUE
         if configured is not None:
             return bool(configured["attributes"].get(name) == value)
@@ -186,74 +233,108 @@ class LiveStore:
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets. Raises FailedError where the queue's end is damaged."""
-        return self._queue(QueueKey(topic, queue_id)).next_queue_offset
+        with self.lock:
+            return self._open_queue(QueueKey(topic, queue_id))
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return True if the disks have room for so many more bytes."""
-        folders = (self.store.root, *self.store.settings.writable_commitlog_paths)
-        return all(self.files.writer.ops.free_bytes(path) >= size_bytes for path in folders if path.is_dir())
+        """Return True if the disks have room for so many more bytes; they are looked at again when the room known of is used up."""
+        if size_bytes > self._free_bytes:
+            folders = (self.store.root, *self.store.settings.writable_commitlog_paths)
+            free = (self.files.writer.ops.free_bytes(path) for path in folders if path.is_dir())
+            self._free_bytes = min(free, default=size_bytes)
+        return self._free_bytes >= size_bytes
 
-    def encoded(self, new: NewRecord, queue_offset: int = 0, phy_offset: int = 0, store_ms: int = 0) -> bytes:
-        """Return the record's bytes. Raises ValueError where a part is too long for its field."""
-        return encode_record(
-            topic=new.topic,
-            body=new.body,
-            properties=new.properties,
-            queue_id=new.queue_id,
-            queue_offset=queue_offset,
-            phy_offset=phy_offset,
-            born_timestamp_ms=new.born_timestamp_ms,
-            born_host=new.born_host,
-            store_timestamp_ms=store_ms,
-            store_host=self.store_host,
-            flag=new.flag,
-            sys_flag=new.sys_flag,
-            reconsume_times=new.reconsume_times,
-            prepared_transaction_offset=new.prepared_transaction_offset,
-            final_separator=self.rules.final_separator,
-            property_crc=self.rules.property_crc and self.store.settings.flag("enabledAppendPropCRC"),
+    def encoded(self, new: NewRecord, queue_offset: int = 0, phy_offset: int = 0, store_ms: int = 0) -> Encoded:
+        """Return the record. Raises ValueError where a part is too long for its field."""
+        numbers = Numbers(
+            new.queue_id,
+            new.flag,
+            queue_offset,
+            phy_offset,
+            new.sys_flag,
+            new.born_timestamp_ms,
+            store_ms,
+            new.reconsume_times,
+            new.prepared_transaction_offset,
         )
+        rules = self._encode_rules._replace(property_map_size=0) if new.is_ordered else self._encode_rules
+        return encode_record(new.topic, new.body, new.properties, numbers, new.born_host, self.store_host, rules)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, new: NewRecord) -> Stored:
-        """Store a record and dispatch it. Raises FailedError where the system refuses; the store then needs recover."""
-        key = QueueKey(new.topic, new.queue_id)
-        queued = new.transaction not in _NO_ENTRY
-        queue_offset = self._queue(key).next_queue_offset if queued else 0
-        _ = self._index, self._checkpoint  # their faults must be raised before the first byte is written
-        if new.topic == paths.SCHEDULE_TOPIC:
-            _ = self.delays
-        size = len(self.encoded(new))
-        with uninterrupted(), self._writing():
-            self._begin()
-            phy_offset = self._log.make_room(size)
-            store_ms = self._last_store_ms = self.now_ms()
-            self._unsure_phy_offset = phy_offset
-            self._log.write(phy_offset, self.encoded(new, queue_offset, phy_offset, store_ms))
-            if self._options.flush == "sync":
-                self._log.sync()
-            if queued:
-                self._queue(key).append(
-                    NewEntry(queue_offset, phy_offset, size, self._tags_code(new, store_ms), store_ms)
+    def append(self, new: NewRecord, size_bytes: int = 0) -> Stored:
+        """Store a record and dispatch it. Raises FailedError where the system refuses; the store then needs recover.
+
+        ``size_bytes``: the record's size, if the caller knows it.
+        """
+        (stored,) = self.append_all([(new, size_bytes or len(self.encoded(new).data))])
+        return stored
+
+    def append_all(self, records: Sequence[tuple[NewRecord, int]]) -> list[Stored]:
+        """Store records, each given with its size, one after the other; all are durable, if that is asked for, before this returns.
+
+        Raises FailedError as ``append``. ``is_durable`` of the results is False if another caller's sync took too long.
+        """
+        with self._signals:
+            with self.lock:
+                self._prepare(new for new, _ in records)
+                phy_offset = self.log.end_phy_offset if self._began else None
+                with self._writing(lambda: phy_offset):
+                    self._begin()
+                    phy_offset = self.log.make_room(records[0][1])
+                    stored = self._write_all(records)
+                end = self.log.end_phy_offset
+            with self._writing(lambda: phy_offset):
+                if self.options.flush == "sync" and not self.flusher.make_durable(end, self._sync_timeout_seconds):
+                    stored = [one._replace(is_durable=False) for one in stored]
+                if self.options.with_threads:
+                    if not self.dispatch_wanted.is_set():
+                        self.dispatch_wanted.set()
+                else:
+                    self._dispatcher.run(end)
+        return stored
+
+    def dispatch(self, *, everything: bool = True) -> None:
+        """Dispatch what was stored: all of it, or under synchronous flush what is durable. Raises FailedError."""
+        limit = self.flusher.durable_phy_offset if self.options.flush == "sync" else self.log.end_phy_offset
+        if self._began:
+            with self._writing():
+                self._dispatcher.run(limit, everything=everything)
+
+    def make_durable(self) -> None:
+        """Make everything durable that was stored by now. Raises FailedError."""
+        with self._writing(otherwise="what was put may be stored"):
+            self.flusher.make_durable(self.log.end_phy_offset, self._sync_timeout_seconds)
+
+    def make_segment_ahead(self) -> None:
+        """Make the next segment if there is room for it, so that no put waits for it. Raises FailedError."""
+        if self._began and self.has_room(2 * self.segment_size_bytes):
+            with self._writing(otherwise="all that was put is stored"):
+                self.log.make_ahead()
+
+    def save_checkpoint(self) -> None:
+        """Make everything durable that was dispatched by now, then the checkpoint that names it. Raises FailedError."""
+        if not self._began:
+            return
+        with self._writing(otherwise="all that was put is stored"):
+            with self.lock:
+                end, log_ms = self.log.end_phy_offset, self._last_store_ms
+            self.flusher.make_durable(end, self._sync_timeout_seconds)
+            self._dispatcher.run(self.flusher.durable_phy_offset)
+            queued, full_ms = self._dispatcher.queued, self._index.full_timestamp_ms if self._index else 0
+            self.files.sync()
+            if self.flusher.durable_phy_offset >= end:
+                self._checkpoint.save(
+                    log_ms=log_ms,
+                    queues_ms=queued.store_timestamp_ms if queued else 0,
+                    queues_phy_offset=queued.phy_offset if queued else 0,
+                    index_ms=full_ms,
                 )
-            if self._index is not None:
-                has_keys = new.transaction != record.TRANSACTION_ROLLBACK
-                texts = index_texts(new.topic, new.properties, self._index.with_tags) if has_keys else []
-                self._index.add(texts, phy_offset, store_ms, self._options.now_ms())
-            self._checkpoint.move_on(
-                log_ms=store_ms,
-                queues_ms=store_ms if queued else 0,
-                queues_phy_offset=phy_offset,
-                index_ms=self._index.full_timestamp_ms if self._index is not None else 0,
-            )
-            self._unsure_phy_offset = None
-        message_id = format_offset_message_id(self.store_host, phy_offset)
-        return Stored(new.topic, new.queue_id, queue_offset, phy_offset, size, store_ms, message_id)
 
     @contextmanager
     def listed(self) -> Iterator[Store]:
-        """Yield the store as it is now, with the segments and queues made since it was opened."""
+        """Yield the store as it is now, with everything that was put, and the segments and queues made since it was opened."""
+        self.dispatch()
         with Store.open(self.store.root, self.store.settings) as store:
             yield store
 
@@ -266,40 +347,90 @@ class LiveStore:
         existing = next((file for file in self.config.files if file.name == name), None)
         if existing is not None and not existing.loads:
             raise FailedError("the file and its .bak are both damaged", path=str(path), to_do="put a good one there")
-        with uninterrupted(), self._writing("the file is as it was, or as it was to be"):
+        with self._signals, self.lock, self._writing(otherwise="the file is as it was, or as it was to be"):
             if existing is not None and existing.source == "main":
                 self.files.replace(name + paths.BAK_SUFFIX, path.read_bytes())
             self.files.replace(name, text.encode())
             self.files.sync()
-        self.config = read_config(self.store.root)
+            self.config = read_config(self.store.root)
+            self._topics.clear()
+            self.sound_topics.clear()
 
     def close(self) -> None:
         """Make everything durable and remove ``abort``; do nothing after a write that failed."""
-        if not self._began or self._half_done:
-            return
-        with uninterrupted(), self._writing("all that was put is stored"):
-            self.files.sync()
-            self._checkpoint.queues_flushed()
-            self.files.sync()
-            self.files.remove(paths.ABORT)
-            self.files.sync()
-        self._began = False
+        try:
+            if self._began and not self._failed_write:
+                with self._signals:
+                    self.save_checkpoint()
+                    with self._writing(otherwise="all that was put is stored"):
+                        self.log.remove_unused()
+                        self.files.sync()
+                        self.files.remove(paths.ABORT)
+                        self.files.sync()
+                self._began = False
+        finally:
+            self._signals.remove()
+
+    def _prepare(self, records: Iterable[NewRecord]) -> None:
+        """Open what the records need: faults must be raised before the first byte is written."""
+        for new in records:
+            if new.transaction not in _NO_ENTRY:
+                self._open_queue(QueueKey(new.topic, new.queue_id))
+            if new.topic == paths.SCHEDULE_TOPIC:
+                _ = self.delays
+        _ = self._dispatcher, self._checkpoint
+
+    def _write_all(self, records: Sequence[tuple[NewRecord, int]]) -> list[Stored]:
+        """Write records to the log, those of one segment together, and list them for the dispatcher."""
+        store_ms = self._last_store_ms = self.now_ms()
+        stored: list[Stored] = []
+        rows: list[Row] = []
+        data: list[bytes] = []
+        start = at = self.log.end_phy_offset
+        for new, size in records:
+            if size > self.log.largest_record_bytes - at % self.log.segment_size_bytes:
+                if data:
+                    self.log.write(start, b"".join(data))
+                    data.clear()
+                start = at = self.log.make_room(size)
+            key = QueueKey(new.topic, new.queue_id)
+            queued = new.transaction not in _NO_ENTRY
+            queue_offset = self._next_queue_offset[key] if queued else 0
+            record_bytes, code, hashes = self.encoded(new, queue_offset, at, store_ms)
+            if queued:
+                self._next_queue_offset[key] = queue_offset + 1
+            entry = NewEntry(queue_offset, at, size, self._tags_code(new, store_ms, code), store_ms)
+            rows.append(Row(key if queued else None, entry, hashes))
+            data.append(record_bytes)
+            stored.append(Stored(new.topic, new.queue_id, queue_offset, at, size, store_ms, self.store_host))
+            at += size
+        self.log.write(start, b"".join(data))
+        for row in rows:
+            self._dispatcher.add(row)
+        self._free_bytes -= sum(size for _, size in records)
+        return stored
 
     @contextmanager
-    def _writing(self, otherwise: str = "it was not stored") -> Iterator[None]:
-        """Raise FailedError for a failed write and keep ``abort``, if it exists. ``otherwise``: the state to report if no record is in doubt."""
-        if self._half_done:
+    def _writing(
+        self, unsure: Callable[[], int | None] = lambda: None, otherwise: str = "it was not stored"
+    ) -> Iterator[None]:
+        """Raise FailedError for a failed write, and refuse all later ones; ``abort``, if it exists, stays.
+
+        ``unsure`` returns the place of a record that may be in the log, ``otherwise`` is the state to report if none is.
+        """
+        if self._failed_write:
             raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
-        self._half_done = True
         try:
             yield
         except OSError as error:
+            self._failed_write = True
             error.filename = error.filename or str(self.store.root)
-            raise self._failed(error, otherwise) from error
-        self._half_done = False
+            raise self._failed(error, unsure(), otherwise) from error
+        except BaseException:
+            self._failed_write = True
+            raise
 
-    def _failed(self, error: OSError, otherwise: str) -> FailedError:
-        at = self._unsure_phy_offset
+    def _failed(self, error: OSError, at: int | None, otherwise: str) -> FailedError:
         then = "run `rmqctl recover`" if self.store.aborted else "run the command again"
         if at is None:
             return failed(error, "cannot write", state=otherwise, then=then)
@@ -314,19 +445,28 @@ class LiveStore:
         self._began = True
         process_id = str(os.getpid()).encode() if self.rules.abort_tells_process else b""
         self.files.make_file(paths.ABORT, data=process_id)
-        if self._options.flush == "sync":
+        if self.options.flush == "sync":
             self.files.sync_file(paths.ABORT)
 
-    def _queue(self, key: QueueKey) -> QueueWriter:
-        if key not in self._queues:
-            self._queues[key] = open_queue_writer(self.store, self.files, key, batch=self.is_batch(key.topic))
-        return self._queues[key]
+    def _open_queue(self, key: QueueKey) -> int:
+        """Return the next queue offset of a queue, whose files are opened if they are not."""
+        if key not in self._next_queue_offset:
+            queue = open_queue_writer(self.store, self.files, key, batch=self.is_batch(key.topic))
+            self._queues[key] = queue
+            self._next_queue_offset[key] = queue.next_queue_offset
+        return self._next_queue_offset[key]
+
+    @cached_property
+    def _dispatcher(self) -> Dispatcher:
+        if self._index is not None:
+            self._encode_rules = self._encode_rules._replace(index_tags=self._index.with_tags)
+        return Dispatcher(self._queues.__getitem__, self._index, self.options.now_ms)
 
     @cached_property
     def _index(self) -> IndexWriter | None:
         if not self.store.settings.flag("messageIndexEnable", True):
             return None
-        return IndexWriter(self.store, self.files, self._log.end_phy_offset, tags_by_default=self.rules.index_tags)
+        return IndexWriter(self.store, self.files, self.log.end_phy_offset, tags_by_default=self.rules.index_tags)
 
     @cached_property
     def _checkpoint(self) -> CheckpointWriter:
@@ -337,9 +477,9 @@ class LiveStore:
             keeps_queue_offset=self.rules.keeps_queue_offset,
         )
 
-    def _tags_code(self, new: NewRecord, store_ms: int) -> int:
-        """Return the delivery time of a delayed message, else the hash of its tag (6.2)."""
+    def _tags_code(self, new: NewRecord, store_ms: int, code: int) -> int:
+        """Return the delivery time of a delayed message, else ``code``, the hash of its tag (6.2)."""
+        if new.topic != paths.SCHEDULE_TOPIC:
+            return code
         level = new.properties.get(DELAY, "")
-        if new.topic == paths.SCHEDULE_TOPIC and level.isdecimal() and int(level) > 0:
-            return store_ms + self.delays.delay_ms(int(level))
-        return tags_code(new.properties.get(TAGS))
+        return store_ms + self.delays.delay_ms(int(level)) if level.isdecimal() and int(level) > 0 else code

@@ -32,9 +32,10 @@ class NewMessage:
 
 
 class PutStatus(StrEnum):
-    """A broker's status words. Only a PUT_OK message is in the log."""
+    """A broker's status words. Only a PUT_OK or FLUSH_DISK_TIMEOUT message is in the log."""
 
     PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # in the log, and not known to be on the disk
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
@@ -44,7 +45,7 @@ class PutStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """A broker's answer. Unless the status is PUT_OK, ``stored`` is None and ``reason`` is set.
+    """A broker's answer. Of a message that is not in the log ``stored`` is None and ``reason`` is set.
 
     ``stored`` is the record's real place: a delayed message is in a queue of the delay topic, a half message in one of the half topic.
     """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from store_core.broker.load import BATCH_TYPE
@@ -13,11 +12,11 @@ from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, TRAN_MSG, U
 from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.derive.topics import topic_entry
 from store_core.engine import properties as names
-from store_core.engine.checks import Case, refusal, size_refusal
+from store_core.engine.checks import Case, RefusedError, checked_size, refusal
 from store_core.engine.live_store import LiveStore
 from store_core.engine.message import NewMessage, PutResult, PutStatus
-from store_core.engine.properties import in_java_order, make_unique_key
-from store_core.engine.record import NewRecord
+from store_core.engine.properties import make_unique_key
+from store_core.engine.record import NewRecord, Stored
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record, timer
 from store_core.storage.config_text import release_layout, render_topics
@@ -26,16 +25,9 @@ DEFAULT_QUEUES: Final = 4  # a client's request when it sends to a topic that do
 _COMPACTION: Final = ("cleanup.policy", "COMPACTION")
 _KNOWN_QUEUE_TYPES: Final = ("", "SimpleCQ", BATCH_TYPE)
 _TIMER_REQUESTS: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+_ENDS_NAME: Final = chr(record.NAME_VALUE_SEPARATOR)
+_ENDS: Final = chr(record.PROPERTY_SEPARATOR)
 _CRC_PROPERTY: Final = record.PROPERTY_CRC_NAME.decode()
-
-
-class RefusedError(Exception):
-    """A broker refuses the message. Raised and caught inside ``engine``."""
-
-    def __init__(self, status: PutStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, half: bool = False) -> PutResult:
@@ -44,29 +36,54 @@ def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, hal
     ``create_topic``: a topic that is not configured is created, as by a broker with autoCreateTopicEnable. Raises UsageError for messages that cannot
     be written offline, FailedError where the system refuses or the store cannot take the message.
     """
+    new = _accepted(live, message, create_topic, half)
+    return new if isinstance(new, PutResult) else answer(live.append(*new))
+
+
+def put_all(live: LiveStore, messages: Sequence[NewMessage], *, create_topic: bool = False) -> list[PutResult]:
+    """Store messages together and return an answer for each, in their order: what is refused is left out of the log.
+
+    Raises as ``put``; before the first byte is written for what cannot be written offline.
+    """
+    accepted = [_accepted(live, message, create_topic, half=False) for message in messages]
+    new = [one for one in accepted if not isinstance(one, PutResult)]
+    stored = iter(live.append_all(new) if new else ())
+    return [one if isinstance(one, PutResult) else answer(next(stored)) for one in accepted]
+
+
+def answer(stored: Stored) -> PutResult:
+    """Return the broker's answer for a record in the log."""
+    status = PutStatus.PUT_OK if stored.is_durable else PutStatus.FLUSH_DISK_TIMEOUT
+    return PutResult(status, stored.topic, stored.queue_id, stored)
+
+
+def _accepted(
+    live: LiveStore, message: NewMessage, create_topic: bool, half: bool
+) -> tuple[NewRecord, int] | PutResult:
+    """Return the record to store and its size, or the broker's refusal; a topic that is to be created is."""
     _refuse_unsupported(live, message, half)
-    config = live.config.topic(message.topic)
+    config = live.topic(message.topic)
     queue_id = _queue_id(message, config)
-    case = Case(live, message, queue_id, create_topic or _is_known(live, message.topic), _queue_limit(config))
+    is_known = _is_known(live, message.topic)
+    case = Case(live, message, queue_id, create_topic or is_known, _queue_limit(config))
     try:
         if (check := refusal(case)) is not None:
             raise RefusedError(check.status, check.reason)
         new = _as_record(live, message, queue_id)
         new = as_half(live, new) if half else rescheduled(live, new)
-        if (too_large := size_refusal(live, new)) is not None:
-            raise RefusedError(*too_large)
+        size = checked_size(live, new)
     except RefusedError as refused:
         return PutResult(refused.status, message.topic, message.queue_id, reason=refused.reason)
-    if not _is_known(live, message.topic):
-        make_topic(live, message.topic, queue_id)
-    stored = live.append(new)
-    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+    if not is_known:
+        with live.lock:
+            if not _is_known(live, message.topic):
+                make_topic(live, message.topic, queue_id)
+    return new, size
 
 
 def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> None:
     for name, value in message.properties.items():
-        separators = {chr(record.NAME_VALUE_SEPARATOR), chr(record.PROPERTY_SEPARATOR)}
-        if not name or not value or separators & {*name, *value}:
+        if not name or not value or _ENDS_NAME in name or _ENDS in name or _ENDS_NAME in value or _ENDS in value:
             raise UsageError(
                 f"property {name!r} cannot be stored", to_do="give a name and a value without 0x01 and 0x02"
             )
@@ -76,7 +93,7 @@ def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> Non
         )
     if half and message.properties.get(DELAY):
         raise UsageError("a transaction cannot be delayed", to_do="leave the delay level out")
-    config = live.config.topic(message.topic)
+    config = live.topic(message.topic)
     attributes = config["attributes"] if config is not None else {}
     if attributes.get(_COMPACTION[0]) == _COMPACTION[1]:
         raise FailedError(
@@ -91,7 +108,7 @@ def _is_known(live: LiveStore, topic: str) -> bool:
     """Return True if the topic is configured; without any configuration, if it has queues."""
     if live.config.topics.source == "none" or live.config.in_rocksdb:  # also if the file is too large to be read
         return any(key.topic == topic for key in (*live.store.queues, *live.store.batch_queues))
-    return live.config.topic(topic) is not None
+    return live.topic(topic) is not None
 
 
 def _queue_limit(config: Shown | None) -> int | None:
@@ -115,7 +132,7 @@ def make_topic(live: LiveStore, topic: str, queue_id: int) -> None:
 
 
 def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord:
-    """Return the record with the properties that a broker adds to a producer's, in the order it stores them."""
+    """Return the record with the properties that a broker adds to a producer's."""
     now_ms = live.now_ms()
     born_host = live.host(message.born_host)
     properties = {k: v for k, v in message.properties.items() if k != _CRC_PROPERTY}
@@ -127,7 +144,7 @@ def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord
         topic=message.topic,
         queue_id=queue_id,
         body=message.body or b"",
-        properties=in_java_order(properties, live.rules.property_map_size),
+        properties=properties,
         born_timestamp_ms=now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms,
         born_host=born_host,
         flag=message.flag,
@@ -136,11 +153,10 @@ def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord
     )
 
 
-def moved(live: LiveStore, new: NewRecord, topic: str, queue_id: int, more: Mapping[str, str]) -> NewRecord:
+def moved(new: NewRecord, topic: str, queue_id: int, more: Mapping[str, str]) -> NewRecord:
     """Return the record in another queue; its properties keep its real topic and queue."""
     properties = {**new.properties, **more, REAL_TOPIC: new.topic, REAL_QID: str(new.queue_id)}
-    ordered = in_java_order(properties, live.rules.property_map_size)
-    return replace(new, topic=topic, queue_id=queue_id, properties=ordered)
+    return new._replace(topic=topic, queue_id=queue_id, properties=properties)
 
 
 def rescheduled(live: LiveStore, new: NewRecord) -> NewRecord:
@@ -148,13 +164,13 @@ def rescheduled(live: LiveStore, new: NewRecord) -> NewRecord:
     level = _delay_level(new.properties)
     if live.rules.knows_timers:
         if level > 0:
-            new = replace(new, properties={k: v for k, v in new.properties.items() if k not in _TIMER_REQUESTS})
+            new = new._replace(properties={k: v for k, v in new.properties.items() if k not in _TIMER_REQUESTS})
         elif names.TIMER_OUT_MS not in new.properties and any(name in new.properties for name in _TIMER_REQUESTS):
             return _timed(live, new)
     if level <= 0:
         return new
     level = min(level, len(live.delays.delays_ms))
-    return moved(live, new, paths.SCHEDULE_TOPIC, level - 1, {DELAY: str(level)})
+    return moved(new, paths.SCHEDULE_TOPIC, level - 1, {DELAY: str(level)})
 
 
 def _delay_level(properties: Mapping[str, str]) -> int:
@@ -183,7 +199,7 @@ def _timed(live: LiveStore, new: NewRecord) -> NewRecord:
         raise RefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"it is due in more than {longest_seconds} seconds")
     precision_ms = int(settings.value("timerPrecisionMs", str(timer.DEFAULT_PRECISION_MS)))
     due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an exact multiple becomes a unit earlier
-    return moved(live, new, timer.TIMER_TOPIC, 0, {names.TIMER_OUT_MS: str(due_ms)})
+    return moved(new, timer.TIMER_TOPIC, 0, {names.TIMER_OUT_MS: str(due_ms)})
 
 
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int:
@@ -199,5 +215,5 @@ def as_half(live: LiveStore, new: NewRecord) -> NewRecord:
     extra = {TRAN_MSG: "true"}
     if live.rules.adds_transaction_id and (key := new.properties.get(UNIQ_KEY)):
         extra[names.TRANSACTION_ID] = key
-    new = replace(new, sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)
-    return moved(live, new, paths.HALF_TOPIC, 0, extra)
+    new = new._replace(sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)
+    return moved(new, paths.HALF_TOPIC, 0, extra)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from store_core.engine.files import LiveFiles
 from store_core.engine.tail import RECOVER_FIRST, is_zero
@@ -18,8 +18,7 @@ _COMPACTED_OFFSET: Final = -1
 _UNIT_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class NewEntry:
+class NewEntry(NamedTuple):
     """The fields of a record that a queue needs."""
 
     queue_offset: int
@@ -30,12 +29,12 @@ class NewEntry:
 
 
 class QueueWriter(Protocol):
-    """The growing end of a queue. ``next_queue_offset`` is that of the next message."""
+    """The growing end of a queue. ``next_queue_offset`` is that of the next message to dispatch."""
 
     next_queue_offset: int
 
-    def append(self, entry: NewEntry) -> None:
-        """Add the entry of the message with the next queue offset. Raises OSError."""
+    def append(self, entries: Sequence[NewEntry]) -> None:
+        """Add the entries of messages with consecutive queue offsets from the next one on. Raises OSError."""
 
 
 class _FileEnd:
@@ -53,7 +52,17 @@ class _FileEnd:
         return not self._starts
 
     def write(self, position: int, data: bytes, filler: bytes = b"") -> None:
-        """Write at a position. In a file that this makes, ``filler`` is repeated from the file's start to the position."""
+        """Write whole entries from a position on, over the ends of files.
+
+        In a file that this makes, ``filler`` is repeated from the file's start to the position.
+        """
+        view = memoryview(data)
+        while view:
+            room = self.file_size_bytes - position % self.file_size_bytes
+            self._write_in_file(position, view[:room], filler)
+            position, view, filler = position + room, view[room:], b""
+
+    def _write_in_file(self, position: int, data: memoryview, filler: bytes) -> None:
         start = position - position % self.file_size_bytes
         path = f"{self._folder}/{paths.segment_name(start)}"
         if start not in self._starts:
@@ -75,15 +84,20 @@ class PlainQueueWriter:
         if existing is not None:
             _refuse_leftovers(existing, self.next_queue_offset * queue.ENTRY.size_bytes)
 
-    def append(self, entry: NewEntry) -> None:
-        """Write the entry. In an empty queue the places before it get fillers (6.3)."""
-        tags_code = entry.tags_code
-        if self._ext is not None:
-            tags_code = self._ext.append(entry.tags_code, entry.store_timestamp_ms)
-        data = queue.ENTRY.struct.pack(entry.phy_offset, entry.size_bytes, tags_code)
+    def append(self, entries: Sequence[NewEntry]) -> None:
+        """Write the entries. In an empty queue the places before them get fillers (6.3)."""
+        pack, ext = queue.ENTRY.struct.pack, self._ext
+        data = b"".join(
+            pack(
+                entry.phy_offset,
+                entry.size_bytes,
+                entry.tags_code if ext is None else ext.append(entry.tags_code, entry.store_timestamp_ms),
+            )
+            for entry in entries
+        )
         filler = _FILLER if self._end.is_empty else b""
-        self._end.write(entry.queue_offset * queue.ENTRY.size_bytes, data, filler)
-        self.next_queue_offset = entry.queue_offset + 1
+        self._end.write(entries[0].queue_offset * queue.ENTRY.size_bytes, data, filler)
+        self.next_queue_offset = entries[-1].queue_offset + 1
 
 
 class BatchQueueWriter:
@@ -99,20 +113,23 @@ class BatchQueueWriter:
         if existing is not None:
             _refuse_leftovers(existing, self._position)
 
-    def append(self, entry: NewEntry) -> None:
-        fields = {
-            "phy_offset": entry.phy_offset,
-            "size_bytes": entry.size_bytes,
-            "tags_code": entry.tags_code,
-            "store_timestamp_ms": entry.store_timestamp_ms,
-            "queue_offset": entry.queue_offset,
-            "batch_size": 1,
-            "compacted_offset": _COMPACTED_OFFSET,
-            "reserved": 0,
-        }
-        self._end.write(self._position, queue.BATCH_ENTRY.struct.pack(*fields.values()))
-        self._position += queue.BATCH_ENTRY.size_bytes
-        self.next_queue_offset = entry.queue_offset + 1
+    def append(self, entries: Sequence[NewEntry]) -> None:
+        data = b"".join(
+            queue.BATCH_ENTRY.struct.pack(
+                entry.phy_offset,
+                entry.size_bytes,
+                entry.tags_code,
+                entry.store_timestamp_ms,
+                entry.queue_offset,
+                1,
+                _COMPACTED_OFFSET,
+                0,
+            )
+            for entry in entries
+        )
+        self._end.write(self._position, data)
+        self._position += len(data)
+        self.next_queue_offset = entries[-1].queue_offset + 1
 
 
 class ExtWriter:
@@ -178,5 +195,5 @@ def _refuse_leftovers(files: SegmentSequence, end: int) -> None:
         start = max(segment.phy_offset, end)
         if start < segment.end_phy_offset and not is_zero(files, start, segment.end_phy_offset):
             raise FailedError(
-                "there are old entries behind the end of the queue", path=str(segment.path), to_do=RECOVER_FIRST
+                "there are old entries after the end of the queue", path=str(segment.path), to_do=RECOVER_FIRST
             )

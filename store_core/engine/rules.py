@@ -88,5 +88,5 @@ def writing_version(store: Store, settings: Settings) -> Version:
         return Version.parse(settings.broker_version)
     possible = evidence_of(store).possible
     if not possible:
-        raise UsageError("nothing tells which broker wrote the store", to_do="name it with --broker-version")
+        raise UsageError("nothing shows which broker wrote the store", to_do="name it with --broker-version")
     return possible[-1]

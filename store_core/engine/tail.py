@@ -70,7 +70,7 @@ def find_tail(store: Store, behaviour: Behaviour) -> Tail:
         return Tail(0)
     start = store.log.find(newest.phy_offset) if newest is not None else segments[0]
     if start is None:
-        raise _refusal("a queue points behind the end of the log", store.root / paths.CONSUMEQUEUE)
+        raise _refusal("a queue points beyond the end of the log", store.root / paths.CONSUMEQUEUE)
     end, walked = _walk(store, start, behaviour)
     _compare(walked, newest)
     _refuse_leftovers(store, end)
@@ -145,7 +145,7 @@ def _refuse_leftovers(store: Store, end: int) -> None:
             continue
         is_blank = start == end and end != segment.phy_offset and _has_blank(store.log, end)
         if not is_zero(store.log, start + (record.PREFIX.size_bytes if is_blank else 0), segment.end_phy_offset):
-            raise _refusal("there are bytes behind the end of the log", segment.path, phy_offset=start)
+            raise _refusal("there are bytes after the end of the log", segment.path, phy_offset=start)
 
 
 def _has_blank(log: SegmentSequence, phy_offset: int) -> bool:

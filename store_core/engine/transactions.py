@@ -7,10 +7,10 @@ from typing import Final
 from store_core.codec.properties import REAL_QID, REAL_TOPIC, TAGS
 from store_core.codec.record import Message
 from store_core.engine import properties as names
-from store_core.engine.checks import size_refusal
+from store_core.engine.checks import RefusedError, checked_size
 from store_core.engine.live_store import LiveStore
-from store_core.engine.message import PutResult, PutStatus
-from store_core.engine.properties import in_java_order
+from store_core.engine.message import PutResult
+from store_core.engine.put import answer
 from store_core.engine.record import NewRecord
 from store_core.errors import UsageError
 from store_core.layout import paths, record
@@ -29,19 +29,21 @@ def commit(live: LiveStore, half_phy_offset: int) -> PutResult:
 
     Raises UsageError where no open half message starts at the offset.
     """
-    half = open_half(live, half_phy_offset)
-    new = _committed(live, half)
-    if (refused := size_refusal(live, new)) is not None:
-        return PutResult(refused[0], new.topic, new.queue_id, reason=refused[1])
-    stored = live.append(new)
-    live.append(_op(live, half))
-    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+    with live.lock:  # no other thread may end the half meanwhile
+        half = open_half(live, half_phy_offset)
+        new = _committed(live, half)
+        try:
+            stored = live.append(new, checked_size(live, new))
+        except RefusedError as refused:
+            return PutResult(refused.status, new.topic, new.queue_id, reason=refused.reason)
+        live.append(_op(live, half))
+    return answer(stored)
 
 
 def rollback(live: LiveStore, half_phy_offset: int) -> PutResult:
     """Roll a half message back by an op message alone; return the answer for that. Raises UsageError as ``commit``."""
-    stored = live.append(_op(live, open_half(live, half_phy_offset)))
-    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+    with live.lock:
+        return answer(live.append(_op(live, open_half(live, half_phy_offset))))
 
 
 def open_half(live: LiveStore, phy_offset: int) -> Message:
@@ -79,7 +81,7 @@ def _committed(live: LiveStore, half: Message) -> NewRecord:
         topic=half.properties[REAL_TOPIC],
         queue_id=int(half.properties[REAL_QID]),
         body=half.body,
-        properties=in_java_order(properties, live.rules.property_map_size),
+        properties=properties,
         born_timestamp_ms=half.born_timestamp_ms,
         born_host=half.raw_born_host,
         flag=half.flag,
@@ -98,4 +100,5 @@ def _op(live: LiveStore, half: Message) -> NewRecord:
         properties={names.WAIT: "true", TAGS: _OP_TAG},
         born_timestamp_ms=live.now_ms(),
         born_host=live.store_host,
+        is_ordered=True,
     )

@@ -219,7 +219,7 @@ def _unreported(last: ExportState, store: str, whose: str = "") -> Iterator[Find
     for code, count in last.last_findings.get(store, {}).items():
         if code in KINDS:
             yield finding(
-                code, f"{count} up to commit {last.commit}{whose}, whose export was ended before it could tell"
+                code, f"{count} up to commit {last.commit}{whose}, whose export was ended before it could report them"
             )
 
 

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from store_core.check.log import MISSING, UNREADABLE
 from store_core.errors import UnreadableError
 from store_core.export.dest.state import HOLE, StoreState, Told
-from store_core.export.log_copies import Log
 from store_core.export.splits.join import Joined
 from store_core.export.splits.plan import SegmentPlan, Split, Task, segments_of
 from store_core.export.splits.split_task import Piece
 from store_core.findings import Finding, finding
+from store_core.read.log_copies import Log, parts_outside
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.sequence import SegmentSequence
@@ -30,7 +30,7 @@ from store_core.storage.store import Store
 
 _KINDS: Final = {UNREADABLE: "unreadable", MISSING: HOLE}
 _LOOKED_AT_BYTES: Final = 64 << 10
-_LOOK: Final = ScanOptions(window_size_bytes=_LOOKED_AT_BYTES, read_ahead=False)
+_LOOK: Final = ScanOptions(window_size_bytes=_LOOKED_AT_BYTES)
 
 
 def lacks_of(findings: Sequence[Finding], next_phy_offset: int) -> tuple[Told, ...]:
@@ -55,7 +55,7 @@ def still_missing(store: Store, last: StoreState | None) -> Iterator[Finding]:
             code, text = UNREADABLE, "could not be read when they were exported, and are missing there"
         elif _has_messages(store, lacking):
             code = MISSING
-            text = "had no file when they were exported; messages are there now, which the export lacks: make it anew, with --overwrite"
+            text = "had no file when they were exported; messages are there now, which the export lacks: make it again with --overwrite"
         else:
             continue
         yield finding(
@@ -144,7 +144,7 @@ def _with_replaced(
     """Return the pieces with ranges replaced; the remaining parts of a piece are exported once more."""
     found = [(low, Joined(piece)) for (low, _), piece in healed]
     for (start, end), piece_of_range in zip(covered, joined, strict=True):
-        rest = list(_without((start, end), [stretch for stretch, _ in healed]))
+        rest = list(parts_outside((start, end), [stretch for stretch, _ in healed]))
         if rest == [(start, end)]:
             found.append((start, piece_of_range))
             continue
@@ -250,7 +250,7 @@ def _from_copies(
             inner += _from_copies(_Harm.whole(low, high, inner_harm.is_range), reached, others, task, redo)
     if not inner:
         return [(stretch, piece)]
-    rest = _without(stretch, [healed for healed, _ in inner])
+    rest = parts_outside(stretch, [healed for healed, _ in inner])
     outer = [(part, redo(replace(task, settings=chosen, split=Split(*part, exact=True)))) for part in rest]
     return sorted([*outer, *inner], key=lambda healed: healed[0])
 
@@ -270,14 +270,3 @@ def _other_copies(phy_offset: int, log: SegmentSequence, settings: Settings) -> 
     for stray in log.strays if segment is not None else ():
         if segment is not None and stray.duplicate_of == segment.path:
             yield replace(settings, choices={**settings.choices, segment.phy_offset: stray.path.parent})
-
-
-def _without(whole: Stretch, holes: Sequence[Stretch]) -> Iterator[Stretch]:
-    at, end = whole
-    for low, high in holes:
-        if low < end and high > at:
-            if at < low:
-                yield at, low
-            at = max(at, high)
-    if at < end:
-        yield at, end

@@ -11,7 +11,6 @@ from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
-from store_core.export.log_copies import differences
 from store_core.export.replica_merge import Stretch, heal, lacks_of, still_missing
 from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
@@ -22,6 +21,7 @@ from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_after, start_for_time
+from store_core.read.log_copies import differences
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.pieces import end_now
 from store_core.storage.live import is_live

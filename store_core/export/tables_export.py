@@ -36,7 +36,7 @@ from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS
 from store_core.export.tables.stats import STATS_COLUMNS, TOPIC_COLUMNS, hourly_rows, topic_rows
-from store_core.export.tables.table import schema_of
+from store_core.export.tables.table import schema_of, write_table
 from store_core.export.tables.tasks import (
     TASK_SIZE_BYTES,
     TablePiece,
@@ -47,7 +47,6 @@ from store_core.export.tables.tasks import (
     refuse_unseen,
     table_keys,
 )
-from store_core.export.tables.writing import write_table
 from store_core.findings import KINDS, Finding, finding, summary
 from store_core.read.index_sizes import index_sizes
 from store_core.read.log import LogFilter
@@ -276,7 +275,7 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
     if what != "stats" and has_range:
         raise UsageError(f"{what} have no range of offsets or times", to_do="leave out --from, --to, --begin and --end")
     if what == "index" and wanted.topics:
-        raise UsageError("index entries do not tell their topics", to_do="leave out --topic")
+        raise UsageError("index entries do not have a topic", to_do="leave out --topic")
 
 
 def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:

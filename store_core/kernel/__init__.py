@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from store_core.kernel.columns import WindowColumns
     from store_core.kernel.file import FileReader
 
-__all__ = ["WindowScan", "is_native", "scan_window", "window_scan"]
+__all__ = ["WindowScan", "is_native", "scan_window", "selected_kernel", "window_scan"]
 
 KERNEL_VARIABLE = "RMQCTL_KERNEL"
 
 
+def selected_kernel() -> ModuleType:
+    """Return the kernel's module: the compiled one, or the reference."""
+    return _kernel_of(os.environ.get(KERNEL_VARIABLE))
+
+
 @cache
-def _kernel() -> ModuleType:
-    if os.environ.get(KERNEL_VARIABLE) != "python":
+def _kernel_of(choice: str | None) -> ModuleType:
+    if choice != "python":
         try:
             from store_core.kernel import native
         except ImportError:
@@ -36,7 +41,7 @@ def _kernel() -> ModuleType:
 
 def is_native() -> bool:
     """Return True if the compiled kernel is used."""
-    return _kernel().__name__.endswith(".native")
+    return selected_kernel().__name__.endswith(".native")
 
 
 def scan_window(
@@ -55,7 +60,9 @@ def scan_window(
     Raises:
         ValueError: The numbers do not fit each other.
     """
-    found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
+    found: WindowColumns = selected_kernel().scan_window(
+        window, window_phy_offset, at, segment_end_phy_offset, state, flags
+    )
     return found
 
 
@@ -78,6 +85,9 @@ class WindowScan(Protocol):
     def columns(self) -> WindowColumns:
         """Return the columns of ``scan_window`` for the window so far. May be called once."""
 
+    def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]:
+        """Return the fields of ``file.WindowRows``, with plain tuples for its rows. May be called once, instead of ``columns``."""
+
 
 def window_scan(
     window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
@@ -86,5 +96,7 @@ def window_scan(
 
     ``size_bytes``: the approximate length of the window. Other arguments and errors are those of ``scan_window``.
     """
-    scan: WindowScan = _kernel().WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes)
+    scan: WindowScan = selected_kernel().WindowScan(
+        window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes
+    )
     return scan

@@ -16,6 +16,7 @@ class WindowScan:
         state: int,
         flags: int,
         size_bytes: int,
+        to: int = ...,
         /,
     ) -> None: ...
     def go_on(self, window: npt.NDArray[np.uint8], /) -> None: ...
@@ -24,27 +25,10 @@ class WindowScan:
     ) -> tuple[int, int]: ...
     def read_through(self, file: FileReader, size_bytes: int, position: int, /) -> tuple[int, int]: ...
     def take(self) -> dict[str, Any]: ...
+    def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]: ...
 
 class FileReader:
     def __init__(self, path: Path, open_flags: int, noatime: int, /) -> None: ...
-    def close(self) -> None: ...
-
-class FileWalk:
-    def __init__(
-        self,
-        path: Path,
-        open_flags: int,
-        noatime: int,
-        phy_offset: int,
-        readable_end: int,
-        segment_end: int,
-        block_bytes: int,
-        reads_ahead: bool,
-        /,
-    ) -> None: ...
-    def walk(
-        self, at: int, to: int, state: int, flags: int, seconds: float, /
-    ) -> tuple[list[tuple[Any, ...]], int, int, int, bool, tuple[int, int, int] | None]: ...
     def close(self) -> None: ...
 
 class Collector:
@@ -124,3 +108,29 @@ def rows_text(
     columns: Sequence[tuple[Any, ...]], rows: int, delimiter: int, tail: bytes, /
 ) -> npt.NDArray[np.uint8]: ...
 def are_text(bounds: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], /) -> npt.NDArray[np.bool_]: ...
+def encode_record(
+    topic: str,
+    body: bytes,
+    pairs: dict[str, str],
+    numbers: tuple[int, ...],
+    born_host: bytes,
+    store_host: bytes,
+    rules: tuple[Any, ...],
+    /,
+) -> tuple[bytes, int, list[int]]: ...
+def encode_records(
+    queues: list[tuple[str, int]],
+    next_queue_offset: npt.NDArray[np.int64],
+    hosts: list[bytes],
+    heads: tuple[npt.NDArray[Any], ...],
+    bodies: tuple[Any, ...],
+    pair_bounds: npt.NDArray[np.int64],
+    names: tuple[Any, ...],
+    values: tuple[Any, ...],
+    added: list[tuple[bytes, bytes]],
+    first: int,
+    place: tuple[int, ...],
+    store_host: bytes,
+    rules: tuple[Any, ...],
+    /,
+) -> tuple[npt.NDArray[Any], ...]: ...

@@ -117,6 +117,17 @@ class TextKind(IntEnum):
     ZONELESS_NANOSECONDS = 15
 
 
+class EncodeRefusal(IntEnum):
+    """The reason why a message has no record, in the order of the checks."""
+
+    NOT = 0
+    SEPARATOR = 1  # a property holds a character that would change how the property string is read
+    TOPIC = 2  # the topic is too long for its length field
+    PROPERTIES = 3  # the property string is too long
+    BODY = 4  # the body is longer than the caller allows
+    RECORD = 5  # the whole record is
+
+
 _NOT_BY_NAME: Final = (PropertyFlag.CRC32, PropertyFlag.PARTED_VALUE)
 PROPERTY_NAMES: Final = {
     **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag not in _NOT_BY_NAME},

@@ -1,27 +1,23 @@
-"""Walk over a segment's file in one call, for commands that only need to know what is good.
+"""Let the kernel read and walk windows of a file, and return their frames as a few rows.
 
-Most of the kernel's passes take a window that Python has read. If only good and bad is wanted, passing windows through Python and memory would cost
-as much as the walk itself. So the kernel reads the file here: blocks that fit into the processor's cache, each walked as any window, their rows
-joined. It reads by position and never maps, so that a failing disk is an error and not a signal.
-
-Needs neither numpy nor a window: rows are few, and are tuples. A caller that needs all columns lets a ``WindowScan`` read its window, for the same
-reason.
+For commands that only need to know what is good: passing windows through Python and memory would cost as much as the walk itself. The kernel reads by
+position and never maps, so that a failing disk is an error and not a signal. Needs no numpy: rows are few, and are tuples.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from types import ModuleType
+from typing import Final, NamedTuple, Protocol, cast
 
-from store_core.kernel import KERNEL_VARIABLE, is_native
+from store_core.kernel import KERNEL_VARIABLE, WindowScan, selected_kernel
+from store_core.kernel.codes import ScanFlag
 
 # The flags of storage.files.open_read_only; the second is used only where the system allows it.
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 NOATIME: Final = getattr(os, "O_NOATIME", 0)
-Failure = tuple[int, int, int]  # error number, position in the file, number of bytes wanted there
-Told = tuple[Sequence[tuple[Any, ...]], int, int, int, bool, Failure | None]
 
 
 class FrameRow(NamedTuple):
@@ -44,41 +40,14 @@ class FrameRow(NamedTuple):
         return self.phy_offset + self.size_bytes
 
 
-class Walked(NamedTuple):
-    """The result of a call: consecutive rows, and where the next call must continue.
-
-    ``is_over``: the file ends, and the rest of it cannot be judged. ``failure``: reading failed; error number, position in the file, and number of
-    bytes wanted there.
-    """
+class WindowRows(NamedTuple):
+    """The frames of a window as rows; the other fields are those of ``WindowColumns``."""
 
     rows: list[FrameRow]
     message_count: int  # in runs or one by one
-    next_phy_offset: int
+    next_at: int
     next_state: int  # ScanState
-    is_over: bool = False
-    failure: Failure | None = None
-
-
-class FileWalk(Protocol):
-    """An open file of a segment."""
-
-    def walk(self, at: int, to: int, state: int, flags: int, seconds: float, /) -> Told:
-        """Return the fields of ``Walked``, with plain tuples for its rows.
-
-        The call ends at ``to``, where zeros start (a hole to skip may follow), after many rows, and after about ``seconds``, but not before it has
-        made progress.
-
-        Args:
-            at: The offset in the log where the walk starts in ``state``.
-            to: Frames that start at this offset or after it have no rows.
-            flags: CHECK_CRC and CHECK_PROPERTY_CRC; rows are always runs.
-
-        Raises:
-            ValueError: The numbers do not fit each other.
-        """
-
-    def close(self) -> None:
-        """Close the file."""
+    need_bytes: int
 
 
 class FileReader(Protocol):
@@ -90,43 +59,45 @@ class FileReader(Protocol):
 
 def open_reader(path: Path) -> FileReader:
     """Open a file for ``WindowScan.read_on``. Raises OSError as ``storage.files.open_read_only``."""
-    if is_native():
-        from store_core.kernel import _native
-
-        return _native.FileReader(path, OPEN_FLAGS, NOATIME)
-    from store_core.kernel.reference.file import FileReader as Reference
-
-    return Reference(path)
+    kernel = _reading_kernel(os.environ.get(KERNEL_VARIABLE))
+    return cast(FileReader, kernel.FileReader(path, OPEN_FLAGS, NOATIME))
 
 
-def open_walk(
-    path: Path,
+def row_scan(
     phy_offset: int,
-    readable_end: int,
     segment_end: int,
+    state: int,
+    flags: int,
+    size_bytes: int,
+    to_phy_offset: int,
     *,
-    block_bytes: int,
-    reads_ahead: bool,
-) -> FileWalk:
-    """Open the file of a segment that starts at ``phy_offset`` of the log and should end at ``segment_end``.
+    reads_file: bool,
+) -> WindowScan:
+    """Return a scan, in runs, of a window at ``phy_offset``; other arguments are those of ``window_scan``.
 
-    No byte at or after ``readable_end`` is read. Blocks have ``block_bytes``; with ``reads_ahead`` a thread reads them while others are walked.
-    Raises OSError as ``storage.files.open_read_only``, ValueError for numbers that do not fit.
+    Frames that start at ``to_phy_offset`` or after it have no rows. With ``reads_file`` the kernel reads the window, and no numpy is needed.
     """
-    numbers = phy_offset, readable_end, segment_end, block_bytes
-    if os.environ.get(KERNEL_VARIABLE) != "python":
+    kernel = _reading_kernel(os.environ.get(KERNEL_VARIABLE)) if reads_file else selected_kernel()
+    flags |= ScanFlag.RUNS | ScanFlag.NO_PROPERTIES
+    return cast(WindowScan, kernel.WindowScan(phy_offset, 0, segment_end, state, int(flags), size_bytes, to_phy_offset))
+
+
+def window_rows(scan: WindowScan) -> WindowRows:
+    """Return the named result of ``WindowScan.rows``."""
+    rows, *numbers = scan.rows()
+    return WindowRows(list(map(FrameRow._make, rows)), *numbers)
+
+
+@cache
+def _reading_kernel(choice: str | None) -> ModuleType:
+    """Return the kernel that ``kernel.window_scan`` uses, without what needs numpy."""
+    if choice != "python":
         try:
             from store_core.kernel import _native
         except ImportError:
             pass  # no compiler when this was installed
         else:
-            return _native.FileWalk(path, OPEN_FLAGS, NOATIME, *numbers, reads_ahead)
-    from store_core.kernel.reference.file import FileWalk as Reference
+            return _native
+    from store_core.kernel.reference import scan
 
-    return Reference(path, *numbers)
-
-
-def walk(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:
-    """Return the named result of ``FileWalk.walk``."""
-    rows, message_count, next_phy_offset, next_state, is_over, failure = file.walk(at, to, state, flags, seconds)
-    return Walked(list(map(FrameRow._make, rows)), message_count, next_phy_offset, next_state, is_over, failure)
+    return scan

@@ -41,10 +41,8 @@ def scan_window(
 class WindowScan:
     """The compiled ``reference.scan.WindowScan``. Each part is walked at once and not copied; other threads run meanwhile."""
 
-    def __init__(
-        self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
-    ) -> None:
-        self._scan = _native.WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes)
+    def __init__(self, *numbers: int) -> None:
+        self._scan = _native.WindowScan(*numbers)
 
     def go_on(self, window: Any) -> None:
         self._scan.go_on(_bytes(window))
@@ -59,6 +57,9 @@ class WindowScan:
 
     def columns(self) -> WindowColumns:
         return WindowColumns(**self._scan.take())
+
+    def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]:
+        return self._scan.rows()
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:

@@ -39,7 +39,7 @@ KINDS: Final = (
         "C005",
         "warning",
         "checkpoint without a time",
-        "The log or queue time is 0 although the log holds messages. A broker killed before its first flush leaves it so, and continues with it; after a crash it scans the whole log (5.4 and later: at most the ten newest files), as without a checkpoint. A queue time of 0 after a clean stop is no fault with 5.5, which sets it at the second flush of all queues, about a minute after the start.",
+        "The log or queue time is 0 although the log holds messages: a broker was killed before its first flush. After a crash it scans the whole log (5.4 and later: at most the ten newest files), as without a checkpoint. With 5.5 a queue time of 0 after a clean stop is no fault: it is set about a minute after the start.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
 )

@@ -61,7 +61,7 @@ KINDS: Final = (
         "I009",
         "error",
         "index file cannot be read",
-        "The file exists, but the system refuses to read it: a missing permission, or a failing disk. Results lack some or all of its entries, but none of other files.",
+        "The system refuses to read the file: a missing permission, or a failing disk. Results lack some or all of its entries, but none of other files.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. The index follows from the log: `rmqctl rebuild index` rebuilds it.",
     ),
     Kind(

@@ -46,7 +46,7 @@ KINDS: Final = (
         "L006",
         "error",
         "missing segment",
-        "A segment of the sequence is missing. Brokers skip the hole and report nothing; queue entries into it cannot be read. Not reported after the last record while a broker runs: it makes files ahead, and removes them. A segment removed from the log's start while a command reads is L025.",
+        "A segment of the sequence is missing. Brokers skip the hole and report nothing; queue entries into it cannot be read. While a broker runs, files after the last record do not count. A segment removed from the log's start while a command reads is L025.",
         "Is a log folder missing (name the broker's properties file with `-c`)? Put the file back if there is a copy; else run `rmqctl recover`, which closes the hole.",
     ),
     Kind(
@@ -144,14 +144,14 @@ KINDS: Final = (
         "L029",
         "error",
         "topic without a queue file",
-        "A record's topic has a zero byte, a comma or more than 255 bytes: by damage, one bit makes a comma of an l. No file can have such a name, so a broker that dispatches the record tries for half a minute to make the queue, then adds no queue entry until its next start and refuses every message. After a crash it meets the record again.",
+        "A record's topic has a zero byte, a comma or more than 255 bytes: one flipped bit makes a comma of an l. No file can have such a name: a broker that dispatches the record tries for half a minute to make the queue, then refuses every message and adds no queue entry until its next start. After a crash it meets the record again.",
         RECOVER,
     ),
     Kind(
         "L021",
         "error",
         "part of the log cannot be read",
-        "The file exists, but the system refuses to read it, or a part of it: a missing permission, or a failing disk. All the rest has been read; the messages in this range have not, and are in no result.",
+        "The system refuses to read the file or a part of it: a missing permission, or a failing disk. The messages in this range are in no result; all others are.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. A finished export gets the range with `rmqctl export --from --to` into another folder, or with `--overwrite`.",
     ),
     Kind(
@@ -165,7 +165,7 @@ KINDS: Final = (
         "L023",
         "error",
         "light queue without a number",
-        "A record lists light queues, one of them with something that is no number: by damage, or because a queue of another kind is among them. At each start that dispatches the record a broker fails: after a crash it does not load, else its start may wait for ever.",
+        "A record lists light queues, one of them without a number: by damage, or because a queue of another kind is among them. A broker that dispatches the record at its start fails: after a crash it does not load, else its start may wait for ever.",
         RECOVER,
     ),
     Kind(
@@ -186,7 +186,7 @@ KINDS: Final = (
         "L026",
         "warning",
         "missing start of the log",
-        "The log's first segments are missing, queue entries still point into them, and they seem not to have expired: the log's first record is younger than a broker keeps segments (fileReservedTime, 72 hours unless configured), or queue and index files are left that a broker deletes along with such segments, or the checkpoint is older than the log. A disk that was nearly full, or a shorter fileReservedTime, makes segments expire early. Segments that expired as usual are no finding.",
+        "Queue entries point into first segments that are missing and seem not to have expired: the log's first record is younger than fileReservedTime (72 hours unless configured), or queue and index files are left that a broker deletes along with such segments, or the checkpoint is older than the log. A nearly full disk or a shorter fileReservedTime makes segments expire early.",
         "Is a log folder missing, or a shorter fileReservedTime set? Name the broker's properties file with `-c`. A copy of the store gives the segments back: `rmqctl recover --sibling STORE --sibling-from 0`.",
     ),
 )

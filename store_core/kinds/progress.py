@@ -67,16 +67,16 @@ KINDS: Final = (
         "P009",
         "warning",
         "delay progress is lost",
-        "delayOffset.json is missing while delay queues hold messages: a broker takes none of them for delivered, and delivers all that are due "
-        "a second time. A broker killed within its first ten seconds leaves a store so, too: with `abort` it is information.",
+        "delayOffset.json is missing while delay queues hold messages: a broker delivers all that are due a second time. A broker killed within "
+        "its first ten seconds leaves a store so, too: with `abort` it is information.",
         "Run `rmqctl recover`: delivered messages are in the log twice, which shows where each level continues.",
     ),
     Kind(
         "P010",
         "warning",
         "config file is too large to be read here",
-        "A config file is so large that rmqctl does not read it, so that memory stays bounded. A broker may well read it; rmqctl takes it for "
-        "good, ignores its contents, and changes nothing in it.",
+        "A config file is too large to be read in bounded memory. rmqctl takes it for good, as a broker may well read it, ignores its contents, "
+        "and changes nothing in it.",
         "Look at the file itself, or ask a running broker with mqadmin; remove unused groups and topics.",
     ),
 )

@@ -119,17 +119,16 @@ KINDS: Final = (
         "Q018",
         "error",
         "queue file cannot be read",
-        "The file exists, but the system refuses to read it, or a part of it: a missing permission, or a failing disk. Its contents are in no result; all the rest is.",
+        "The system refuses to read the file or a part of it: a missing permission, or a failing disk. Its contents are in no result; all others are.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. Queues follow from the log: `rmqctl rebuild queues` rebuilds them.",
     ),
     Kind(
         "Q019",
         "warning",
         "no queue among the queues",
-        "A folder of a topic or a queue whose name no broker writes: bytes that are not UTF-8, or a number like 007, whose files a broker "
-        "looks for in the folder 7. Or a file next to the folders of a topic's queues. Brokers do not read it, and repairing commands leave it alone. "
-        "Or a queue with a negative number: a broker's store code takes it for one, but no client can send to it or pull from it; rmqctl reads its "
-        "messages from the log alone.",
+        "A topic's or queue's folder whose name no broker writes (bytes that are not UTF-8, or a number like 007, which a broker looks for in the "
+        "folder 7), or a file next to queue folders: brokers do not read it, and repairing commands leave it alone. Or a queue with a negative "
+        "number: no client can send to it or pull from it; rmqctl reads its messages from the log alone.",
         "Give the folder its right name if that is free, else move it out of the store. One with a negative number does no harm.",
     ),
     Kind(
@@ -157,7 +156,7 @@ KINDS: Final = (
         "Q030",
         "error",
         "damage in a compacted topic's log",
-        "A file below compaction/compactionLog, where a broker keeps the newest message of each key, holds something that is no record, or a record that does not match its checksum. `check` does not report it, and no command repairs it. Once the commit log has expired, a compacted message is nowhere else.",
+        "A file below compaction/compactionLog holds something that is no record, or a record that does not match its checksum. `check` does not report it, and no command repairs it. Once the commit log has expired, a compacted message is nowhere else.",
         "Export what can be read (`rmqctl export --what compaction`). As long as the commit log has the topic's messages, a broker makes the folder again if it is missing; else a replica has its own.",
     ),
 )

@@ -26,14 +26,14 @@ KINDS: Final = (
         "S004",
         "warning",
         "unfinished rmqctl journal",
-        "An rmqctl was interrupted while it changed this store, or is still changing it; or its journal cannot be read. A journal is part of the store, and is not trusted: the next command that writes finishes or rolls back only changes in the root and the log folders that it was called with (`-s`, `--commitlog`), and refuses a journal that names any other place, a link, or a mode wider than the store's.",
+        "An rmqctl was interrupted while it changed this store, or is still changing it; or its journal cannot be read. The next command that writes finishes or rolls back the change, within the root and the log folders it was called with (`-s`, `--commitlog`); it refuses a journal that names another place, a link, or a mode wider than the store's.",
         "Run the same command again, with the same `--commitlog` for a log outside the root: it finishes or rolls back. To give up a change you do not know, run `rmqctl undo --forget ID`, which changes nothing else. If the journal is damaged, its `kept/` holds the bytes as they were.",
     ),
     Kind(
         "S005",
         "warning",
         "index sizes not known",
-        "The number of slots and entries is not stored, and nothing proves it: no index file has an entry in the slot of its hash whose record has the key, or files prove different numbers. Index files are not read and stay as they are; queries by key are answered from the log.",
+        "Nothing proves the number of slots and entries, which is not stored: no index file has an entry in the slot of its hash whose record has the key, or files prove different numbers. Index files stay as they are; queries by key are answered from the log.",
         "Name maxHashSlotNum and maxIndexNum with `-c` (5000000 and 20000000 unless the broker is configured otherwise), then run `rmqctl rebuild index`.",
     ),
     Kind(
@@ -61,14 +61,14 @@ KINDS: Final = (
         "S009",
         "warning",
         "queue file size assumed",
-        "No queue file's length shows the size, or as many show another one, and no configuration names it; the default was assumed, or the larger size. A broker that is configured otherwise refuses queue files of another length.",
+        "No queue file's length shows the size, or as many show another one, and no configuration names it; the default or the larger size was assumed. A broker refuses queue files of another length than its own.",
         "Name the broker's properties file with `-c`, with mappedFileSizeConsumeQueue in it if it is not the default; `recover --sibling` takes the size from a copy's files.",
     ),
     Kind(
         "S010",
         "warning",
         "log folder is missing",
-        "One of the log's folders that the configuration names does not exist: its segments are in no result. A broker that starts like this makes the folder again and continues without them.",
+        "A log folder that the configuration names does not exist: its segments are in no result. A broker that starts like this makes the folder and continues without them.",
         "Mount its disk before a broker starts; nothing is written meanwhile. If it should be empty, make the folder or take it out of the configuration.",
     ),
 )

@@ -23,7 +23,7 @@ ENTRY: Final = Layout(
     (
         Field("key_hash", "i4", "never negative"),
         Field("phy_offset", "i8", "record's start in the log"),
-        Field("seconds", "i4", "whole seconds since the header's begin time"),
+        Field("seconds", "i4", "whole seconds since the header's first time"),
         Field("previous", "i4", "previous entry of the chain; 0: end"),
     ),
 )

@@ -14,7 +14,7 @@ OFFSET_ID_V6_SIZE_BYTES: Final = HOST_V6_SIZE_BYTES + OFFSET.size_bytes
 
 # A unique key is the client's address (4 or 16 bytes), followed by this.
 UNIQUE_KEY_TAIL: Final = Layout(
-    "unique key behind the address",
+    "unique key after the address",
     (
         Field("process_id", "u2", "low 16 bits"),
         Field("class_loader_hash", "u4", "identity hash"),

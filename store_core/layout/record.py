@@ -71,6 +71,7 @@ MAX_RECORD_SIZE_BYTES: Final = 32 << 20
 DEFAULT_MAX_MESSAGE_SIZE_BYTES: Final = 4 << 20
 RECORD_OVERHEAD_LIMIT_BYTES: Final = 64 << 10
 MAX_PROPERTIES_SIZE_BYTES: Final = 32767
+LONGEST_V1_TOPIC: Final = 127  # Java characters; longer topics make a V2 record
 CRC_MASK: Final = 0x7FFFFFFF
 
 # sysFlag (section 3)

@@ -248,7 +248,7 @@ def after_end(dumped: QueueDump) -> Iterator[Finding]:
     if hidden:
         yield finding(
             "Q008",
-            f"{hidden} entries behind one of no size, which is a queue's end, are left out",
+            f"{hidden} entries after one of size 0, which is a queue's end, are left out",
             topic=dumped.topic,
             queue_id=dumped.queue_id,
             queue_offset=end if isinstance(dumped.queue, Queue) else None,

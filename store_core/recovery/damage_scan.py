@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from sys import intern
 
 import numpy as np
@@ -28,6 +30,7 @@ from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
 
 TableSink = Callable[[FrameTable], None]
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +150,6 @@ def survey_log(
         for sink in sinks:
             sink(table)
     return surveyor.end()
-
-
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def _runs(mask: Mask) -> dict[int, int]:
@@ -362,3 +362,29 @@ def neighbour_at(table: FrameTable, row: int) -> Neighbour:
 
 def _in_queue(table: FrameTable, row: int) -> bool:
     return int(table.sys_flag[row]) & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
+
+
+class Ranges:
+    """Ranges [start, end) of offsets, in any order; they may overlap."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        by_start = sorted(ranges)
+        self._starts = [start for start, _ in by_start]
+        self._ends = [end for _, end in by_start]
+        self._reach = [*accumulate((end for _, end in by_start), max)]
+
+    def overlap(self, start: int, end: int) -> bool:
+        """Return True if a range overlaps [start, end)."""
+        before = bisect_left(self._starts, end)
+        return before > 0 and start < self._reach[before - 1]
+
+    def outside(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of [start, end) outside all ranges, in order."""
+        number = bisect_right(self._reach, start)
+        while number < len(self._starts) and self._starts[number] < end:
+            if start < self._starts[number]:
+                yield start, self._starts[number]
+            start = max(start, self._ends[number])
+            number += 1
+        if start < end:
+            yield start, end

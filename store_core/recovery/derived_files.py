@@ -6,7 +6,6 @@ share this code, and an undamaged store gives no changes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from store_core.closing import Closing
-from store_core.derive.batch import BatchQueueBuilder
+from store_core.derive.batch import BatchQueueBuilder, batch_queue_builder, known_batch_file_size
 from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult, IndexStyle, has_index, index_names, index_style
-from store_core.derive.queues import GapEntry, QueueBuilder
+from store_core.derive.queues import Content, GapEntry, QueueBuilder, queue_builder, same_content
 from store_core.derive.spool import QueueSpooler
 from store_core.derive.topics import expired_light_queues
 from store_core.errors import FailedError
@@ -29,24 +28,13 @@ from store_core.recovery.expired_entries import existing_index, expired_queue_fi
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.digest import Hole
-from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence, proven_file_sizes
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
-_FIRST_READ_BYTES, _MAX_READ_BYTES = 1 << 12, 1 << 20
-_NO_SIZE_KNOWN: Final = "no queue file tells the size"
+_NO_SIZE_KNOWN: Final = "no queue file shows the size"
 
 Progress = Callable[[int], None]
-
-
-class Content(Protocol):
-    """The content of a file to write."""
-
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def read(self) -> Callable[[], Iterator[bytes | Hole]]: ...
 
 
 class Made(Content, Protocol):
@@ -195,7 +183,7 @@ class Derivation(Closing):
         """Findings about the records, assumed file sizes and a missing index."""
         found = [*self._dispatcher.findings(), *self._dispatcher.record_findings(), *self._size_findings]
         if not self.sizes and not self._size_findings and self._has_index and self._keys:
-            text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
+            text = f"no index file shows how many slots and entries a file has: {self._keys} keys are not indexed"
             found.append(finding("S005", text, file=paths.INDEX))
         found += [
             finding("S009", f"{why}: {size} bytes", file=folder) for folder, (size, why) in self._assumed_sizes.items()
@@ -226,31 +214,11 @@ class Derivation(Closing):
 
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
         """Return the builder of the ordinary queues."""
-        size = self._known_queue_size()
-        ext = file_size_of(self._store.ext_queues.values())
-        return QueueBuilder(
-            self.rows,
-            size or queue.DEFAULT_FILE_SIZE_BYTES,
-            gap_entry=gap_entry,
-            existing=self._store.queues,
-            log_min_phy_offset=self._log_min,
-            ext_file_size_bytes=ext or None,
-            existing_ext=self._store.ext_queues,
-        )
-
-    def _known_queue_size(self) -> int | None:
-        return file_size_of(self._store.queues.values()) or self._store.settings.queue_file_size_bytes
-
-    def _known_batch_queue_size(self) -> int | None:
-        return file_size_of(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
+        return queue_builder(self._store, self.rows, self._log_min, gap_entry)
 
     def batch_queues(self) -> BatchQueueBuilder:
         """Return the builder of the batch queues."""
-        existing = self._store.batch_queues
-        size = self._known_batch_queue_size()
-        return BatchQueueBuilder(
-            self.rows, size or queue.DEFAULT_BATCH_FILE_SIZE_BYTES, existing=existing, log_min_phy_offset=self._log_min
-        )
+        return batch_queue_builder(self._store, self.rows, self._log_min)
 
     def queue_changes(self, gap_entry: GapEntry | None = None) -> DerivedChanges:
         """Return the changes after which every queue agrees with the log."""
@@ -263,12 +231,12 @@ class Derivation(Closing):
                 (list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes
             )
             if len(file_sizes) != 1:
-                alike = f"queue files of {' and of '.join(map(str, sorted(file_sizes)))} bytes tell the size alike"
+                alike = f"queue files of {' and of '.join(map(str, sorted(file_sizes)))} bytes are equally many"
                 self._assumed_sizes[paths.CONSUMEQUEUE] = (
                     builder.file_size_bytes,
                     alike if file_sizes else _NO_SIZE_KNOWN,
                 )
-        if batches and not self._known_batch_queue_size():
+        if batches and not known_batch_file_size(self._store):
             self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NO_SIZE_KNOWN
         for key in sorted(ordinary | set(self._store.queues)):
             files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
@@ -389,41 +357,5 @@ def _expired_ext(files: SegmentSequence, first: str | None) -> set[str]:
     return kept
 
 
-def same_content(store: Store, path: Path, made: Content) -> bool:
-    """Return True if the file exists and has exactly this content."""
-    try:
-        if os.stat(path).st_size != made.size_bytes:
-            return False
-    except OSError:
-        return False
-    at = 0
-    for chunk in made.read():
-        if isinstance(chunk, Hole):
-            if not _is_zero(store.cache, path, at, at + len(chunk)):
-                return False
-        elif store.cache.read(path, at, len(chunk)) != chunk:
-            return False
-        at += len(chunk)
-    return at == made.size_bytes
-
-
-def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
-    """Return True if bytes [at, end) of a file are zero; holes are not read."""
-    size = _FIRST_READ_BYTES
-    while at < end and (data_at := cache.next_data(path, at)) is not None:
-        data = cache.read(path, data_at, min(size, max(end - data_at, 0)))
-        if data.count(0) < len(data):
-            return False
-        if not data:
-            return data_at >= end
-        at, size = data_at + len(data), min(size * 16, _MAX_READ_BYTES)
-    return True
-
-
 def _new_file(path: str, made: Made) -> NewFile:
     return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read, made.data_bytes)
-
-
-def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
-    """Return the file size in bytes, which all queues of a kind share; 0 if no queue shows it."""
-    return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)

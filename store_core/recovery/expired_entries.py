@@ -6,7 +6,7 @@ keeps its last file, and so its queue offsets, for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from store_core.check.index_files import IndexFileView, open_view
 from store_core.derive.dispatch import Rows
 from store_core.derive.index import IndexHeaderState, IndexStart
+from store_core.derive.queues import QueueFile
 from store_core.layout import index, queue
 from store_core.read.index_sizes import IndexSizes
 from store_core.storage.digest import Hole
@@ -89,26 +90,13 @@ def _index_start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
     return IndexStart(header, entries, lambda first, count: view.read(store, first, count).copy())
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredQueueFile:
-    """A queue file that holds only entries for expired records, and zeros after them."""
-
-    name: str
-    size_bytes: int
-    mtime_ms: int
-    read: Callable[[], Iterator[bytes | Hole]]
-    data_bytes: int
-
-
-def expired_queue_files(
-    files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = False
-) -> Iterator[ExpiredQueueFile]:
-    """Yield the last adjoining files of a queue without a message in the log; none if no record has expired."""
+def expired_queue_files(files: SegmentSequence, log_min_phy_offset: int, *, batch: bool = False) -> Iterator[QueueFile]:
+    """Yield the last adjoining files of a queue without a message in the log, with zeros after its entries; none if no record has expired."""
     size = files.file_size_bytes
     joined, end = _expired_segments(files, log_min_phy_offset, batch=batch)
     for segment in joined:
         if segment.phy_offset < end:
-            yield ExpiredQueueFile(
+            yield QueueFile(
                 segment.name,
                 size,
                 segment.mtime_ns // _NS_PER_MS,

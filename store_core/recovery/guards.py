@@ -58,7 +58,7 @@ def _refuse_false_segments(store: Store) -> None:
                 continue
             if offset % store.log.file_size_bytes or offset < store.log.max_phy_offset:
                 continue
-            what, to_do = "a segment so far behind the others that its name must be wrong", "rename it or move it out"
+            what, to_do = "a segment so far beyond the others that its name must be wrong", "rename it or move it out"
         elif stray.path.is_symlink() and not stray.path.exists():
             what, to_do = "a link that leads nowhere", "mount the disk that it leads to, or remove it"
         else:

@@ -51,7 +51,7 @@ class KeepOptions:
             )
 
         if self.sibling_from is not None and not self.siblings:
-            raise UsageError("nobody is named to take an earlier part of the log from", to_do="add --sibling STORE")
+            raise UsageError("no store is named to take an earlier part of the log from", to_do="add --sibling STORE")
 
     @property
     def skips(self) -> bool:

@@ -14,11 +14,10 @@ from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.derived_files import DerivedChanges, NewFile, contents_of
 from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.lost_config import lowered_progress
 from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
-from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.plan import Plan
-from store_core.recovery.progress_files import lowered_progress
+from store_core.recovery.plans.plan import Building, Built, Chunk, Plan, register_builder
 from store_core.storage.databases import runs_under_55
 from store_core.storage.digest import Hole
 from store_core.storage.settings import Settings, load_settings
@@ -85,7 +84,7 @@ def _why(found: KeepPlan, name: str) -> str:
     if name == paths.CHECKPOINT:
         return "times of the log as it is"
     written = found.configuration.written.get(name) if found.configuration else None
-    return written.why if written else "nothing behind the end of a queue is promised"
+    return written.why if written else "nothing after the end of a queue is promised"
 
 
 def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from store_core.layout import paths, record
 from store_core.read.records import read_message
+from store_core.recovery.damage_scan import Ranges
 from store_core.recovery.damaged_region import ClosedRegion
-from store_core.recovery.offset_ranges import Ranges
-from store_core.recovery.plans.content import Built, Zeros
-from store_core.recovery.plans.content import Piece as ContentPiece
 from store_core.recovery.plans.draft import Draft
+from store_core.recovery.plans.plan import Built, Zeros
+from store_core.recovery.plans.plan import Piece as ContentPiece
 from store_core.recovery.replica import BUILDER as SIBLING_BUILDER
 from store_core.recovery.tombstones import Piece, TombstoneRun
 from store_core.scan.log import nominal_end
@@ -89,7 +89,7 @@ class EditedLog:
         """
         made = self._made_ranges()
         for segment in self.removed:
-            draft.remove_file(segment.path, why="nothing readable behind the end of the log")
+            draft.remove_file(segment.path, why="nothing readable after the end of the log")
         for stray in self.strays:
             if stray.is_folder:
                 draft.remove_folder(stray.path, why="a broker may refuse to start with it")
@@ -132,7 +132,7 @@ class EditedLog:
                 elif patch.parts:
                     draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")
                 else:
-                    draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
+                    draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs after the end")
 
     def _written_until_ns(self, log: SegmentSequence, segment: Segment) -> int | None:
         """Return when a new segment would have been written last: when the next one started. None without a record there.

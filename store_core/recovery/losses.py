@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store_core.check.log_begin import LogBegin, log_begin
-from store_core.recovery.lost_run import LostRun
+from store_core.findings import Finding
+from store_core.recovery.lost_record import LostRun
+from store_core.recovery.plans.plan import Contents, Plan
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.storage.live import is_locked
 from store_core.storage.store import Store
@@ -113,3 +115,29 @@ def losses_of(
     kept = None if thrown_away is None else max(thrown_away - lost_with_plan, 0)
     ranges = sum(run.messages is None for run in lost)
     return Losses(max(unreadable, 0), ranges, thrown_away, kept, lost_with_plan, begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the outcome of a broker's start after it.
+
+    ``lost``: messages that the plan removes, counted in ``losses``. ``findings``: those of the store as it is.
+    ``made``: readers of the new files' contents, valid while the caller keeps the scratch files.
+    """
+
+    plan: Plan
+    after: Outcome
+    findings: tuple[Finding, ...]
+    lost: tuple[LostRun, ...] = ()
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
+    losses: Losses | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the members of a writing command's document, without ``store``, ``applied`` and ``undo_id``."""
+        return {
+            "plan": self.plan.summary(),
+            "after": self.after.as_json(),
+            "lost": [run.as_json() for run in self.lost],
+            **({"losses": self.losses.as_json()} if self.losses is not None else {}),
+            "findings": list(self.findings),
+        }

@@ -1,12 +1,15 @@
-"""Describe records that were in the log and cannot be read any more."""
+"""Describe records that were in the log and cannot be read any more, and runs of lost messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from store_core.codec.properties import KEYS, UNIQ_KEY, split_keys
 from store_core.codec.record import Message
 from store_core.derive.dispatch import inner_batch_size, light_queues
+
+MOST_KEYS_PER_RUN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,31 @@ def more_complete(head: LostRecord, entry: LostRecord, *, is_topic_known: bool =
     if entry.size_bytes == head.size_bytes and (entry.topic == head.topic or not is_topic_known):
         head = replace(head, topic=entry.topic, queue_id=entry.queue_id, queue_offset=entry.queue_offset)
     return replace(head, tags_code=entry.tags_code)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRun:
+    """Messages of one queue with consecutive queue offsets. All but ``size_bytes`` are None if unknown.
+
+    ``keys`` are the first few known ones.
+    """
+
+    topic: str | None
+    queue_id: int | None
+    first_queue_offset: int | None
+    last_queue_offset: int | None
+    messages: int | None
+    size_bytes: int
+    keys: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a member of ``lost`` in the command line's contract."""
+        return {
+            "topic": self.topic,
+            "queue_id": self.queue_id,
+            "first_queue_offset": self.first_queue_offset,
+            "last_queue_offset": self.last_queue_offset,
+            "messages": self.messages,
+            "bytes": self.size_bytes,
+            "keys": list(self.keys),
+        }

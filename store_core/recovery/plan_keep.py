@@ -19,30 +19,30 @@ from store_core.findings import Finding, finding
 from store_core.layout.paths import no_queue_reason
 from store_core.layout.record import HEAD
 from store_core.read.log_files import is_new
-from store_core.recovery.beyond_log_end import QueuesOfLog, beyond_log_end, only_indexed
-from store_core.recovery.damage_scan import LogSurvey, Region, WalkRules
-from store_core.recovery.damaged_region import ClosedRegion, close_region
-from store_core.recovery.delay_progress import DelayLevel, delay_levels_from_log
+from store_core.recovery.damage_scan import LogSurvey, Ranges, Region, WalkRules
+from store_core.recovery.damaged_region import ClosedRegion, close_region, without_unfounded
 from store_core.recovery.derived_files import Derivation, DerivedChanges, Progress
-from store_core.recovery.earlier_start import SkippedEarlier, weighed
 from store_core.recovery.header_repair import Repair
-from store_core.recovery.impossible_tombstones import without_unfounded
 from store_core.recovery.keep_options import KeepOptions
 from store_core.recovery.lmq_lists import renamed
 from store_core.recovery.log_edits import EditedLog, edited_log, restored_log
-from store_core.recovery.lost_config import Configuration, recovered_configuration
+from store_core.recovery.lost_config import Configuration, DelayLevel, delay_levels_from_log, recovered_configuration
 from store_core.recovery.lost_from_queues import lost_by_queue_entries
-from store_core.recovery.lost_messages import LostMessages
-from store_core.recovery.lost_record import LostRecord, more_complete
-from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_messages import (
+    LostMessages,
+    SkippedEarlier,
+    beyond_log_end,
+    only_indexed,
+    weighed,
+)
+from store_core.recovery.lost_record import LostRecord, LostRun, more_complete
 from store_core.recovery.lost_table import Lost, LostRows, LostTable
-from store_core.recovery.offset_ranges import Ranges
+from store_core.recovery.misdirected_records import Move
 from store_core.recovery.queue_gaps import GapEntries, fill_gaps
 from store_core.recovery.replica import Siblings
 from store_core.recovery.shifted_records import Shift
 from store_core.recovery.skipped_offsets import Kept, QueueBounds, Skipping
 from store_core.recovery.state import RecoveryState, read_state
-from store_core.recovery.stray_files import Move
 from store_core.recovery.wrong_batch import wrong_batches
 from store_core.recovery.wrong_queue import is_free, misplaced
 from store_core.scan.walk_progress import WalkProgress, behind
@@ -446,18 +446,15 @@ def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkPro
         ]
     after_end = [*found.survey.tail, beyond_log_end(store, found.survey)]
     named = [lost for records in lost_by_queue_entries(store, after_end, table, walks).values() for lost in records]
-    queues = QueuesOfLog(found.derivation.queues(), table)
     found.lost = LostMessages(
         [
-            *(
-                lost
-                for closed_region in found.closed_regions
-                for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
-            ),
-            *(missing for lost in named for missing in queues.lacking(lost)),
+            lost
+            for closed_region in found.closed_regions
+            for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
         ],
         found.unfilled,
-        table,
+        beyond_end=named,
+        queues=found.derivation.queues(),
     )
     # No head, no entry and no gap names a record of such a region; where every queue is whole, it held none.
     found.unknown = [

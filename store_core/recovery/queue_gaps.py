@@ -27,11 +27,11 @@ from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.read.records import read_message
 from store_core.recovery.damaged_region import ClosedRegion, close_region
 from store_core.recovery.derived_files import Derivation
-from store_core.recovery.free_space import Room, Runs, with_numbers
 from store_core.recovery.log_edits import EditedLog
 from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import FEWEST_ROWS, LostTable
+from store_core.recovery.skipped_offsets import Room, Runs, with_numbers
 from store_core.recovery.tombstones import Piece, TombstoneRun, smallest_tombstone_size_bytes
 from store_core.scan.log import Progress
 from store_core.scan.walk_progress import WalkProgress, behind

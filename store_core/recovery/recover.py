@@ -1,21 +1,32 @@
-"""Predict a broker's start, plan the recovery of a store, and count what is lost (command recover)."""
+"""Predict a broker's start, plan the recovery of a store, and count what is lost (command recover).
+
+Policy ``broker`` is the store that a broker of a release would leave, without resurrected records. File sizes that no file
+of the store shows are taken from a sibling, which has the same configuration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
-from store_core.broker.versions import Version, behaviour_of
+from store_core.broker.batch_queue import BatchQueueState
+from store_core.broker.load import batch_topics_of
+from store_core.broker.queue_recovery import QueueState
+from store_core.broker.start import Start, start_broker
+from store_core.broker.versions import Behaviour, Version, behaviour_of
 from store_core.check.log_begin import log_begin
 from store_core.check.store import check_store
-from store_core.errors import UsageError
+from store_core.derive.queues import file_size_of, same_content
+from store_core.errors import FailedError, StoreError, UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
+from store_core.read.index_sizes import index_sizes
 from store_core.read.log_files import advised
-from store_core.recovery.derived_files import Progress, contents_of
-from store_core.recovery.file_sizes import size_notes, sized_as
+from store_core.recovery.damage_scan import LogSurvey, survey_log
+from store_core.recovery.derived_files import Derivation, DerivedChanges, NewFile, Progress, contents_of
 from store_core.recovery.guards import refuse_foreign_store
 from store_core.recovery.keep_options import KeepOptions
 from store_core.recovery.keep_steps import (
@@ -27,13 +38,12 @@ from store_core.recovery.keep_steps import (
     small_files,
     store_of,
 )
+from store_core.recovery.log_edits import EditedLog, edited_log
 from store_core.recovery.losses import Losses, losses_of
 from store_core.recovery.lost_messages import LostMessages
-from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_record import LostRun
 from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
-from store_core.recovery.plans.content import Building, Built, Chunk, Contents, register_builder
-from store_core.recovery.plans.plan import Plan
-from store_core.recovery.policy_broker import broker_result
+from store_core.recovery.plans.plan import Building, Built, Chunk, Contents, Plan, register_builder
 from store_core.recovery.prediction.live_snapshot import predict_live
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import Prediction, predict, start_after
@@ -41,8 +51,15 @@ from store_core.recovery.recover_notes import beyond_notes, in_recover, loans_of
 from store_core.recovery.replica import Siblings
 from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
+from store_core.storage.digest import Hole
 from store_core.storage.live import is_live
+from store_core.storage.scratch import scratch_folder
+from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
+
+_CHUNK_SIZE_BYTES: Final = 46 * 20 * 1024  # whole entries of both kinds
+_NS_PER_MS: Final = 1_000_000
+
 
 Policy = Literal["keep", "broker", "strict"]
 POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
@@ -299,3 +316,144 @@ def _build_as_broker(building: Building) -> Iterator[Chunk]:
 
 
 register_builder(_BROKER_BUILDER, _build_as_broker)
+
+
+@dataclass(slots=True)
+class BrokerResult:
+    """The log and the queues as the broker leaves them, and an index of the remaining records."""
+
+    start: Start
+    edited: EditedLog
+    survey: LogSurvey
+    derivation: Derivation
+    queue_changes: DerivedChanges = field(default_factory=DerivedChanges)
+    index_changes: DerivedChanges = field(default_factory=DerivedChanges)
+
+
+@contextmanager
+def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None) -> Iterator[BrokerResult]:
+    """Simulate the start and yield the store it would leave. Only scratch files are written.
+
+    Raises:
+        FailedError: the broker would not start, or could not create the folder of a queue.
+    """
+    with ExitStack() as stack:
+        start = stack.enter_context(start_broker(store, behaviour, on_progress=on_progress))
+        if start.refusal:
+            reason = f"a broker would not start on this store: {start.refusal}"
+            raise FailedError(reason, path=str(store.root), to_do="use --policy keep")
+        if start.dispatcher is not None and start.dispatcher.failed:
+            in_the_way = str(store.root / start.dispatcher.failed)
+            raise FailedError("a file stands where a folder is needed", path=in_the_way, to_do="move it out of the way")
+        edited = edited_log(store, [], start.log.end_phy_offset, cut=True)
+        kept = {segment.name for segment in start.log.segments}
+        edited.removed += [s for s in edited.segments if s.name not in kept]
+        edited.segments = [s for s in edited.segments if s.name in kept]
+        scratch = stack.enter_context(scratch_folder())
+        view = stack.enter_context(store.with_log(edited.log))
+        topics = batch_topics_of(store)
+        derivation = stack.enter_context(
+            Derivation(store, view, scratch, batch_topics=topics, include_bad_crc=True, walks=False)
+        )
+        survey = survey_log(view, (derivation.add,), options=derivation.options, on_progress=on_progress)
+        derivation.finish()
+        result = BrokerResult(start, edited, survey, derivation)
+        for state in start.queues:
+            _queue_changes(store, state, result)
+        result.index_changes = derivation.index_changes()
+        yield result
+
+
+def _queue_changes(store: Store, state: QueueState, result: BrokerResult) -> None:
+    is_batch = isinstance(state, BatchQueueState)
+    tree = paths.BATCHCONSUMEQUEUE if is_batch else paths.CONSUMEQUEUE
+    existing = (store.batch_queues if is_batch else store.queues).get(state.key)
+    folder = PurePosixPath(tree) / state.key.topic / str(state.key.queue_id)
+    wanted: set[str] = set()
+    for start in state.starts:
+        made = _file(state, start, str(folder), result.survey.last_store_timestamp_ms)
+        wanted.add(PurePosixPath(made.path).name)
+        if not same_content(store, store.root / made.path, made):
+            result.queue_changes.new.append(made)
+    for segment in existing.segments if existing is not None else ():
+        if segment.name not in wanted:
+            result.queue_changes.removed.append(str(folder / segment.name))
+
+
+def _file(state: QueueState, start: int, folder: str, mtime_ms: int) -> NewFile:
+    size = state.file_size_bytes
+
+    data_bytes = min(max(state.end - start, 0), size) if start == state.starts[-1] else size
+
+    def read() -> Iterator[bytes | Hole]:
+        for at in range(start, start + data_bytes, _CHUNK_SIZE_BYTES):
+            end = min(at + _CHUNK_SIZE_BYTES, start + data_bytes)
+            data = state.in_file(start, at, end).tobytes()
+            yield data + bytes(end - at - len(data))
+        if data_bytes < size:
+            yield Hole(size - data_bytes)
+
+    return NewFile(f"{folder}/{paths.segment_name(start)}", size, mtime_ms * _NS_PER_MS, read, data_bytes)
+
+
+_SIZED: Final = tuple(f"{tree}/" for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.INDEX))
+
+
+@contextmanager
+def sized_as(store: Store, siblings: Siblings) -> Iterator[Store]:
+    """Yield the store with the sizes of queue and index files (store format 4, 5) that only a sibling shows.
+
+    A size that the store itself does not show is taken from the first sibling that shows it, and set as if the broker's
+    properties file named it.
+    """
+    unknown = [sizes_of for sizes_of in _SIZE_READERS if not sizes_of(store)]
+    borrowed: dict[str, str] = {}
+    for sibling in siblings.stores:
+        for sizes_of in unknown:
+            with suppress(StoreError):  # an unreadable file of a sibling shows no size
+                borrowed = {**sizes_of(sibling), **borrowed}
+    if not borrowed:
+        yield store
+        return
+    settings = store.settings
+    sized = replace(
+        load_settings(root=settings.root, values={**settings.values, **borrowed}),
+        commitlog_paths=settings.commitlog_paths,
+        writable_commitlog_paths=settings.writable_commitlog_paths,
+        broker_version=settings.broker_version,
+    )
+    with Store(sized) as found:
+        yield found
+
+
+def size_notes(store: Store, sized: Store, made: Iterable[str]) -> tuple[str, ...]:
+    """Return a note that names the sizes taken from a sibling, if the plan makes such files.
+
+    ``made``: paths of the plan's files, relative to the root.
+    """
+    borrowed = [f"{name}={value}" for name, value in sized.settings.values.items() if name not in store.settings.values]
+    if not borrowed or not any(path.startswith(_SIZED) for path in made):
+        return ()
+    return (f"no file of the store shows how long new ones have to be; those of the sibling do: {', '.join(borrowed)}",)
+
+
+def _queue_sizes(store: Store) -> Mapping[str, str]:
+    size = store.settings.queue_file_size_bytes or file_size_of(store.queues.values())
+    return {"mappedFileSizeConsumeQueue": str(size)} if size else {}
+
+
+def _batch_queue_sizes(store: Store) -> Mapping[str, str]:
+    size = store.settings.batch_queue_file_size_bytes or file_size_of(store.batch_queues.values())
+    return {"mapperFileSizeBatchConsumeQueue": str(size)} if size else {}
+
+
+def _index_sizes(store: Store) -> Mapping[str, str]:
+    sizes = index_sizes(store).sizes
+    return {"maxHashSlotNum": str(sizes.slots), "maxIndexNum": str(sizes.entries)} if sizes else {}
+
+
+_SIZE_READERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (
+    _queue_sizes,
+    _batch_queue_sizes,
+    _index_sizes,
+)

@@ -9,11 +9,9 @@ from typing import Any, Final
 from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.layout import paths
-from store_core.recovery.beyond_log_end import beyond_log_end
-from store_core.recovery.earlier_start import SkippedEarlier
 from store_core.recovery.header_repair import Repair
 from store_core.recovery.keep_options import KeepOptions
-from store_core.recovery.lost_details import MOST_RECORDS, index_traces, traced
+from store_core.recovery.lost_messages import SkippedEarlier, beyond_log_end, index_traces, traced
 from store_core.recovery.plan_keep import KeepPlan
 from store_core.recovery.plans.plan import Op, Plan
 from store_core.recovery.prediction.outcome import Outcome
@@ -106,7 +104,7 @@ def lost_records_of(store: Store, found: KeepPlan) -> list[dict[str, Any]]:
     after_end = index_traces(
         store, sizes, [beyond_log_end(store, found.survey)], from_phy_offset=found.survey.end_phy_offset
     )
-    return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *after_end])
+    return traced(found.lost.first(), [*index_traces(store, sizes, regions), *after_end])
 
 
 def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
@@ -119,7 +117,7 @@ def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
     if not groups:
         return ()
     return (
-        f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_first_names(groups)}; what is sent before such a group "
+        f"progress beyond the new end of a queue stays, for a broker's start leaves it (P001): {_first_names(groups)}; what is sent before such a group "
         "pulls again gets numbers that it has passed, and is not delivered to it (--policy keep sets progress to the end)",
     )
 
@@ -140,12 +138,12 @@ def _sibling_notes(found: KeepPlan) -> list[str]:
             continue  # the note about its earlier range names its records
         if not taken["records"]:
             notes.append(
-                f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have tells there that it is a copy"
+                f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have shows that it is a copy"
             )
             continue
         text = f"{_count(taken['records'], 'record')}, {taken['bytes']} bytes, taken from {taken['sibling']}"
         after_end = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
-        notes.append(text + (f"; {after_end} of them stand behind the last record of this store" if after_end else ""))
+        notes.append(text + (f"; {after_end} of them come after the last record of this store" if after_end else ""))
     return notes
 
 
@@ -175,7 +173,7 @@ def _shifted_note(shifted: Sequence[Shift]) -> str:
     if not shifted:
         return ""
     named = [
-        f"{_count(s.records, 'record')} of {s.path.name}, {abs(by)} bytes {'before' if by > 0 else 'behind'} {s.phy_offset}"
+        f"{_count(s.records, 'record')} of {s.path.name}, {abs(by)} bytes {'before' if by > 0 else 'after'} {s.phy_offset}"
         for s in shifted
         for by in [s.phy_offset - s.source[0]]
     ]
@@ -218,7 +216,7 @@ def _delay_note(found: KeepPlan) -> str:
     text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(levels)}"
     if not again:
         return text
-    return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
+    return f"{text}; {_count(again, 'message')} after one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
 
 
 def _config_note(found: KeepPlan) -> str:

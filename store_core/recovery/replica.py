@@ -1,7 +1,7 @@
 """Find ranges that the log lacks in another copy of it: a master's, a slave's or a backup's.
 
-The same records are at the same offsets in each copy. A copy is trusted only where it proves to be one (``same_log``). A record
-is taken if it is well-formed, is at its own offset, and its body and property checksums hold. After this log's last good
+The same records are at the same offsets in each copy. A copy is trusted only up to the last record that both logs have, or
+wholly if they never part (``read.log_copies``). A record is taken if it is well-formed, is at its own offset, and its body and property checksums hold. After this log's last good
 record everything that the copy has is taken: records that never arrived are as much part of the log as torn ones. Records
 before this log's first byte have expired as a rule, and are taken only if the operator names the offset to start from.
 """
@@ -18,12 +18,16 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from store_core.codec.properties import TAGS
+from store_core.codec.record import Message, body_crc_ok
+from store_core.codec.tags import tags_code
 from store_core.errors import NotAStoreError, UsageError
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.read.log_copies import Comparison, Log, Span, common_history, is_torn, parts_outside, same_message
 from store_core.recovery.damage_scan import LogSurvey, Region
 from store_core.recovery.keep_options import LoanRange
-from store_core.recovery.plans.content import Building, Chunk, register_builder
-from store_core.recovery.same_log import Kinship
+from store_core.recovery.lost_from_queues import queue_entry_at
+from store_core.recovery.plans.plan import Building, Chunk, register_builder
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
@@ -31,13 +35,13 @@ from store_core.storage.files import open_read_only
 from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.remote_path import path_of, real_path
 from store_core.storage.settings import load_settings
-from store_core.storage.store import Store
+from store_core.storage.store import QueueKey, Store
 
 BUILDER: Final = "sibling"
 _READ_BYTES: Final = 1 << 20
+_END_BYTES: Final = 16  # of a record, which damage after it may reach
 _OPTIONS: Final = ScanOptions(check_property_crc=True)
 
-Span = tuple[int, int]  # [start, end) in the log
 Run = tuple[int, int, int]  # start, end, records
 
 
@@ -111,11 +115,12 @@ class Siblings:
         begins = store.log.min_phy_offset
         spans: list[list[Span]] = []
         for number, (root, sibling) in enumerate(zip(self.roots, self.stores, strict=True)):
-            kinship = Kinship(store, sibling, survey)
-            kinship.assert_related(root)
-            wanted = list(_wanted(kinship, survey, ours))
+            history = common_history(Log(store, survey.end_phy_offset), Log(sibling))
+            if survey.messages:
+                _assert_related(history, root)
+            wanted = list(_wanted(_Pair(store, sibling, history), survey, ours))
             first = sibling.log.find(from_phy_offset) if from_phy_offset is not None else None
-            if sibling.log.min_phy_offset < begins and kinship.same_begin():
+            if sibling.log.min_phy_offset < begins and history.same:
                 found.earlier.append(Earlier(number, sibling.log.min_phy_offset, begins))
                 if first is not None:
                     found.reached = True
@@ -124,7 +129,7 @@ class Siblings:
         for whole in (True, False):  # a torn record is better than none
             for number, (sibling, wanted) in enumerate(zip(self.stores, spans, strict=True)):
                 given = _given(found.loans)
-                parts = [part for span in wanted for part in _without(span, given)]
+                parts = [part for span in wanted for part in parts_outside(span, given)]
                 runs = chain.from_iterable(_records_in(sibling, *part, whole=whole) for part in parts)
                 joined = _joined(store.log.file_size_bytes, runs)
                 found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined if count]
@@ -138,31 +143,76 @@ class Siblings:
         return found
 
 
-def _wanted(kinship: Kinship, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[Span]:
+def _assert_related(history: Comparison, root: Path) -> None:
+    """Raise UsageError for a log that is no copy."""
+    if not history.compared:
+        raise UsageError(
+            "the sibling's log has no offset in common with this store's",
+            path=str(root),
+            to_do="name a copy of this store",
+        )
+    if not history.same:
+        raise UsageError(
+            f"not a copy of this store: of {history.compared} good records compared none is the same there",
+            path=str(root),
+            to_do="name a master's, a slave's or a backup's copy of this store",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A store and a copy of its log, with their common history."""
+
+    store: Store
+    sibling: Store
+    history: Comparison
+
+    def is_one_log_up_to(self, end_phy_offset: int) -> bool:
+        """Return True if both logs are one before an offset: it is before a common record, or they never part."""
+        history = self.history
+        return bool(history.same) and (end_phy_offset <= history.last_same or history.parted_at is None)
+
+    def reaches_into(self, phy_offset: int, size_bytes: int, damage_phy_offset: int) -> bool:
+        """Return True if damage at an offset took the end of the record before it, which the copy has whole.
+
+        No checksum covers that end.
+        """
+        if phy_offset + size_bytes != damage_phy_offset:
+            return False
+        data, sibling_data = (store.log.read(phy_offset, size_bytes) for store in (self.store, self.sibling))
+        both = same_message(data, sibling_data, phy_offset)
+        if both is None:
+            return is_torn(data, sibling_data)
+        message, other = both
+        if data == sibling_data or not body_crc_ok(other):
+            return False
+        entry = queue_entry_at(self.store, QueueKey(message.topic, message.queue_id), message.queue_offset)
+        codes = _tags_code(message), _tags_code(other)
+        if entry is not None and entry[:2] == (phy_offset, size_bytes) and codes[0] != codes[1] and entry[2] in codes:
+            return entry[2] == codes[1]
+        return data[-_END_BYTES:] != sibling_data[-_END_BYTES:] and not sibling_data.endswith(b"\0")
+
+
+def _tags_code(message: Message) -> int:
+    return tags_code(message.properties.get(TAGS))
+
+
+def _wanted(pair: _Pair, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[Span]:
     """Yield the ranges to read from a copy: damaged regions, tombstones and fillers, and everything after the end."""
     for region in (*survey.regions, *ours):
-        start = kinship.start_in(region)
-        if start is not None:
+        if pair.is_one_log_up_to(region.end_phy_offset):
+            before, start = region.before, region.phy_offset
+            if before is not None and pair.reaches_into(before.phy_offset, before.size_bytes, start):
+                start = before.phy_offset
             yield start, region.end_phy_offset
-    start = kinship.start_after()
-    if start is not None:
-        yield start, max(kinship.sibling.log.max_phy_offset, start)
+    last, end = survey.last_phy_offset, survey.end_phy_offset
+    if survey.messages and pair.is_one_log_up_to(max(end, pair.sibling.log.max_phy_offset)):
+        start = last if pair.reaches_into(last, end - last, end) else end
+        yield start, max(pair.sibling.log.max_phy_offset, start)
 
 
 def _given(taken: list[LoanRange]) -> list[Span]:
     return sorted((loan.phy_offset, loan.phy_offset + loan.size_bytes) for loan in taken)
-
-
-def _without(span: Span, given: list[Span]) -> list[Span]:
-    """Return the parts of a span that lie outside the ``given`` ranges, which are in order."""
-    parts, start = [], span[0]
-    for low, high in given:
-        if high <= start or low >= span[1]:
-            continue
-        if low > start:
-            parts.append((start, low))
-        start = high
-    return [*parts, (start, span[1])] if start < span[1] else parts
 
 
 def _good(table: FrameTable, *, whole: bool) -> Any:

@@ -25,9 +25,8 @@ from store_core.codec.record import body_crc_ok, possible_starts
 from store_core.kernel.codes import FrameCode
 from store_core.layout import record
 from store_core.read.records import read_message, read_size_bytes
-from store_core.recovery.damage_scan import LogSurvey
+from store_core.recovery.damage_scan import LogSurvey, Ranges
 from store_core.recovery.lost_from_queues import queue_entry_at
-from store_core.recovery.offset_ranges import Ranges
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import nominal_end, scan_log
 from store_core.storage.overlay import Borrowed, Patch

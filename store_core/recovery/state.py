@@ -14,6 +14,7 @@ from store_core.read.records import read_message
 from store_core.recovery.damage_scan import (
     LogSurvey,
     Neighbour,
+    Ranges,
     Region,
     TableSink,
     WalkRules,
@@ -27,11 +28,9 @@ from store_core.recovery.log_edits import apart_from, as_long_as_they_are, resto
 from store_core.recovery.lost_from_queues import lost_by_queue_entries
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import Lost, LostTable, records_of
-from store_core.recovery.misdirected_records import misdirected
-from store_core.recovery.offset_ranges import Ranges
+from store_core.recovery.misdirected_records import Displaced, Move, displaced, is_better, misdirected
 from store_core.recovery.replica import Earlier, Siblings
 from store_core.recovery.shifted_records import Shift, shifted
-from store_core.recovery.stray_files import Displaced, Move, displaced, is_better
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows

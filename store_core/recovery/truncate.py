@@ -28,13 +28,12 @@ from store_core.recovery.keep_steps import (
     store_of,
 )
 from store_core.recovery.log_edits import EditedLog, edited_log
-from store_core.recovery.losses import Losses
-from store_core.recovery.planned import Planned
-from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
+from store_core.recovery.losses import Losses, Planned
+from store_core.recovery.lost_config import lowered_progress
 from store_core.recovery.plans.draft import Draft
+from store_core.recovery.plans.plan import Building, Built, Chunk, register_builder
 from store_core.recovery.prediction.predict import predict, store_after_plan
-from store_core.recovery.prediction.start_loss import losses_after_cut
-from store_core.recovery.progress_files import lowered_progress
+from store_core.recovery.prediction.start_loss import losses_of_range
 from store_core.scan.log import Progress, scan_log
 from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.config_files import read_config
@@ -85,11 +84,11 @@ def truncate(
             **lowered_progress(store, cut.derivation.queue_ends(), read_config(store.root)),
         }
         for name, data in files.items():
-            draft.write_file(name, data, why="nothing behind the cut is promised")
+            draft.write_file(name, data, why="nothing after the cut is promised")
         draft.depend_on_the_rest(*store.settings.outside_paths)
         with store_after_plan(store, cut.edited, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
-        book = losses_after_cut(store, phy_offset)
+        book = losses_of_range(store, phy_offset)
         readable = book.readable.messages
         losses = Losses(
             unreadable_messages=book.messages - readable, given_up_messages=readable, before_begin=log_begin(store)

@@ -137,11 +137,11 @@ def _loss(losses: Losses) -> str:
     if losses.unreadable_messages:
         parts.append(f"{counted(losses.unreadable_messages, 'message is', 'messages are')} unreadable already")
     if losses.unreadable_ranges:
-        parts.append(f"{_count(losses.unreadable_ranges, 'range')} that nobody can name")
+        parts.append(f"{_count(losses.unreadable_ranges, 'range')} of unknown messages")
     if losses.given_up_messages:
         parts.append(f"{_count(losses.given_up_messages, 'readable message')} given up")
     if losses.begin_is_missing:
-        parts.append(f"{_count(losses.before_begin_messages, 'message')} missing before the log's begin")
+        parts.append(f"{_count(losses.before_begin_messages, 'message')} missing before the log's start")
     if losses.kept_messages:
         parts.append(f"{losses.kept_messages:,} kept by recover")
     return ", ".join(parts) if parts else "no message is lost"

@@ -20,10 +20,10 @@ from store_core.derive.numbering import Misnumbered
 from store_core.derive.queues import QueueBuilder
 from store_core.layout import marks, paths, record
 from store_core.read.records import read_record_bytes
+from store_core.recovery.damage_scan import Ranges
 from store_core.recovery.header_repair import Repair, tags_fit
 from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.lost_record import LostRecord
-from store_core.recovery.offset_ranges import Ranges
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 

@@ -7,32 +7,31 @@ are walked together, nor on where windows are cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
-from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, select, stretch
-from store_core.scan.pieces import MAY_GO_ON, missing_end, skip_hole
+from store_core.scan.pieces import MAY_GO_ON, missing_end
 from store_core.scan.pieces import Piece as Piece
 from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.reread_live import settled
 from store_core.scan.tail import stale_from
-from store_core.scan.windows import Windows, windows_over
+from store_core.scan.windows import REMOTE_WINDOW_SIZE_BYTES, Span, Windows, walk_windows
 from store_core.storage.buffers import Buffers, give_freed_memory_back
 from store_core.storage.live import is_locked
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
-WINDOW_SIZE_BYTES: Final = 4 << 20  # two fit into the processor's cache while one is read and one is walked
-REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # larger, because each request to an object store is slow
-# A walk that stops inside a segment reads this much more, for the record that starts before the stop.
-_BEYOND_BYTES: Final = 64 << 10
+if TYPE_CHECKING:
+    from store_core.kernel import WindowScan
+
+WINDOW_SIZE_BYTES: Final = 4 << 20
 Progress = Callable[[int], None]
 
 
@@ -57,7 +56,6 @@ class ScanOptions:
     index_tags: bool = False
     index_tags_from_phy_offset: int = 0  # tags of records before this offset are not indexed
     properties: bool = True
-    read_ahead: bool = True  # a thread reads the next window while this one is walked
     runs: bool = False  # adjoining good messages become a single row with only offset and size
     window_size_bytes: int = WINDOW_SIZE_BYTES
     # None: tables have their window's bytes. Else tables without a message with one of these properties may lack them.
@@ -177,38 +175,24 @@ def scan_segment(
     at = max(segment.phy_offset, from_phy_offset or 0)
     state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
-    remote = is_remote(segment.path)  # a request to an object store costs more than a thread
     is_usual = options.window_size_bytes == WINDOW_SIZE_BYTES
-    wanted = REMOTE_WINDOW_SIZE_BYTES if remote and is_usual else options.window_size_bytes
-    usual = max(min(wanted, end - segment.phy_offset), 1)
-    ahead = (options.read_ahead or remote) and stop - at > usual
-    own = windows_over(store.log, segment, usual, ahead=ahead, buffers=buffers or Buffers(), until=stop + _BEYOND_BYTES)
-    with own if windows is None else nullcontext(windows) as over:
-        at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
+    wanted = REMOTE_WINDOW_SIZE_BYTES if is_remote(segment.path) and is_usual else options.window_size_bytes
+    span = Span(at, state, stop, end, max(min(wanted, end - segment.phy_offset), 1))
+    with ExitStack() as stack:
+        if windows is None:
+            own = Windows(store.log, segment, span.window_size_bytes, buffers=buffers, ahead_to=span.read_end)
+            windows = stack.enter_context(closing(own))
+        at = yield from _walk(store, segment, options, windows, span, to_phy_offset)
     if at < stop:
         for kind, code, start, size in missing_end(store.log, segment, at, stop):
             yield range_table(_Open(kind, code, start, size))
 
 
-class _Walk(NamedTuple):
-    """Start, state and stop of a walk, the end of its segment, and the size of windows in bytes."""
-
-    at: int
-    state: int  # ScanState
-    stop: int
-    segment_end: int
-    window_size_bytes: int
-
-    def window_at(self, at: int) -> int:
-        """Return the size of the window at ``at`` in bytes, which ends shortly after the walk's stop at most."""
-        return min(self.window_size_bytes, self.stop + _BEYOND_BYTES - at)
-
-
 def _walk(
-    store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
+    store: Store, segment: Segment, options: ScanOptions, windows: Windows, span: Span, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
     """Yield the tables of a segment, with stale ranges joined across windows. Return the offset where the walk ended."""
-    tables = _tables_by_window(store, segment, options, windows, walk, to_phy_offset)
+    tables = _tables_by_window(store, segment, options, windows, span, to_phy_offset)
     held: _Open | None = None
     while True:
         try:
@@ -236,46 +220,35 @@ def _walk(
 
 
 def _tables_by_window(
-    store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
+    store: Store, segment: Segment, options: ScanOptions, windows: Windows, span: Span, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
     """Yield the tables of a segment, window by window. Return the offset where the walk ended."""
-    at, state, stop, end, _ = walk
-    wanted = walk.window_at(at)
+    at = span.at
     open_range: _Open | None = None
-    first = True
-    all_flags = options.flags
-    while at < stop:
-        if state == ScanState.IN_ZEROS or (first and state == ScanState.CHAINED):
-            skipped = skip_hole(store.log, segment, at)
-            if skipped > at:
-                open_range, closed = _extend(open_range, at, skipped)
-                if closed is not None:
-                    yield range_table(closed)
-                at, state, first, wanted = skipped, ScanState.IN_ZEROS, False, walk.window_at(skipped)
-                continue
-        first = False
+
+    def open_scan(at: int, state: int, size_bytes: int) -> WindowScan:
         # A run must not hide where the range ends.
-        in_runs = not options.runs or to_phy_offset is None or at + wanted + windows.most_extra_bytes <= to_phy_offset
-        flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
-        scan = window_scan(at, 0, end, state, flags, wanted)
-        window, size = windows.walk(scan, at, wanted)
-        if size == 0:  # the file has been cut or removed since it was listed
-            break
-        result = scan.columns()
-        if result.next_at == 0 and len(result.kind) == 0:
-            if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
-                break  # the file ends here, so no further frame can be recognised
-            wanted = min(max(result.need_bytes, 2 * wanted), MAX_RECORD_SIZE_BYTES, end - at)
+        in_runs = to_phy_offset is None or at + size_bytes <= to_phy_offset
+        flags = options.flags if in_runs else options.flags & ~ScanFlag.RUNS
+        return window_scan(at, 0, span.segment_end, state, flags, size_bytes)
+
+    for walked in walk_windows(store.log, segment, windows, span, open_scan, lambda scan: scan.columns()):
+        if walked.error is not None:
+            raise walked.error
+        begin, at, result = walked.phy_offset, walked.end_phy_offset, walked.found
+        if result is None:
+            open_range, closed = _extend(open_range, begin, at)
+            if closed is not None:
+                yield range_table(closed)
             continue
-        table, open_range = _with_open_range(result, window, at, open_range, last=at + result.next_at >= end)
+        last = at >= span.segment_end
+        table, open_range = _with_open_range(result, walked.window, begin, open_range, last=last)
         table = _cut(without_stale(store, table), to_phy_offset)
-        if options.index_tags and at < options.index_tags_from_phy_offset:
+        if options.index_tags and begin < options.index_tags_from_phy_offset:
             table = _without_tag_keys(table, options.index_tags_from_phy_offset)
-        at, state = at + result.next_at, result.next_state
-        wanted = walk.window_at(at)
         if len(table):
             yield table
-    if open_range is not None and open_range.phy_offset < stop:
+    if open_range is not None and open_range.phy_offset < span.stop:
         yield range_table(open_range)
     return at
 

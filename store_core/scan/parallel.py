@@ -19,7 +19,7 @@ import numpy as np
 from store_core.errors import FailedError
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable, stretch
-from store_core.scan.windows import windows_by_the_kernel
+from store_core.scan.windows import Windows
 from store_core.storage.store import Store
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Walker:
         self._segment = segment
         size = piece_size_bytes + _BEHIND_BYTES
         self._options = replace(options, window_size_bytes=size)
-        self._windows = windows_by_the_kernel(self._store.log, segment, size, kept=options.bytes_for is None)
+        self._windows = Windows(self._store.log, segment, size, kept=options.bytes_for is None)
 
     def __enter__(self) -> _Walker:
         return self

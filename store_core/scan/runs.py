@@ -1,29 +1,28 @@
 """Walk over the log for callers that only need to know which parts are good: runs of frames as plain rows.
 
-It is the walk of ``scan.log``, by the kernel on the file itself; views of a log and logs in object stores are walked over
-windows through Python. The rows are the same (``tests/scan/test_runs.py``).
+It is the walk of ``scan.log`` without columns, and gives the same rows (``tests/scan/test_runs.py``).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
-from store_core.kernel.file import FileWalk, FrameRow, Walked, open_walk, walk
+from store_core.kernel.file import FrameRow, row_scan, window_rows
 from store_core.scan.io_errors import refused_stretches
-from store_core.scan.pieces import MAY_GO_ON, Piece, missing_end, nominal_end, skip_hole
+from store_core.scan.pieces import MAY_GO_ON, Piece, missing_end, nominal_end
 from store_core.scan.thread_pool import Lanes
-from store_core.storage.files import unreadable
+from store_core.scan.windows import REMOTE_WINDOW_SIZE_BYTES, Span, Windows, walk_windows
+from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
 
-# A block stays in the processor's cache between reading and walking; smaller ones need more calls.
-BLOCK_SIZE_BYTES: Final = 2 << 20
-# An interrupt waits for the end of a kernel call, but each end wastes some blocks that were read ahead.
-_CALL_SECONDS: Final = 0.2
+if TYPE_CHECKING:
+    from store_core.kernel import WindowScan
+
+WINDOW_SIZE_BYTES: Final = 4 << 20  # an interrupt waits until a window has been walked
 CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 Result = TypeVar("Result")
 
@@ -47,9 +46,7 @@ class RunOptions(NamedTuple):
     """The options of a walk; only ``flags`` changes its rows."""
 
     flags: ScanFlag = CHECK_ALL
-    read_ahead: bool = True
-    block_size_bytes: int = BLOCK_SIZE_BYTES
-    call_seconds: float = _CALL_SECONDS
+    window_size_bytes: int = WINDOW_SIZE_BYTES
 
 
 def scan_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> Iterator[Runs]:
@@ -58,10 +55,28 @@ def scan_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> 
     The missing end of a short file becomes a HOLE row; bytes after the segment's nominal end are not read.
     """
     options = options or RunOptions()
-    if store.log.is_plain(piece.segment):
-        yield from _file_runs(store, piece, options)
-    else:
-        yield from window_runs(store, piece, options)
+    segment, at = piece.segment, piece.from_phy_offset
+    end = nominal_end(store.log, segment)
+    stop = min(piece.to_phy_offset, end)
+    state = ScanState.CHAINED if piece.chained or at == segment.phy_offset else ScanState.IN_DAMAGE
+    size = REMOTE_WINDOW_SIZE_BYTES if is_remote(segment.path) else options.window_size_bytes
+    span = Span(at, state, stop, end, size)
+    joined = _Joined()
+    with closing(Windows(store.log, segment, span.window_size_bytes, kept=False, ahead_to=span.read_end)) as windows:
+
+        def open_scan(at: int, state: int, size_bytes: int) -> WindowScan:
+            return row_scan(at, end, state, options.flags, size_bytes, stop, reads_file=windows.reads_file)
+
+        for walked in walk_windows(store.log, segment, windows, span, open_scan, window_rows):
+            begin, at, found = walked.phy_offset, walked.end_phy_offset, walked.found
+            hole = [FrameRow(FrameKind.ZEROS, FrameCode.OK, begin, at - begin)]
+            rows, stale = _without_stale(store, found.rows if found is not None else hole)
+            rows = joined.with_rows(rows)
+            if rows := rows + joined.rest() if at >= stop or walked.error is not None else rows:
+                yield Runs(rows, (found.message_count if found is not None else 0) - stale)
+    missing = missing_end(store.log, segment, at, stop) if at < stop else ()
+    if rows := [*joined.rest(), *(FrameRow(*row) for row in missing)]:
+        yield Runs(rows, 0)
 
 
 def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> Iterator[Runs]:
@@ -113,63 +128,9 @@ def map_runs(
 
     def work_alone(piece: Piece, lanes: Lanes) -> Result:
         with store.with_log(store.log.apart()) as thread_store:  # descriptors are not shared between threads
-            runs = readable_runs(
-                thread_store, piece, RunOptions(read_ahead=False)
-            )  # reading ahead gains nothing while other threads walk
-            return work(piece, lanes.until_stopped(runs))
+            return work(piece, lanes.until_stopped(readable_runs(thread_store, piece)))
 
     yield from Lanes(jobs).map(work_alone, pieces)
-
-
-def _file_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs]:
-    """Yield the frames of a piece, as ``scan_runs`` does, from a file that the kernel reads."""
-    segment = piece.segment
-    end = nominal_end(store.log, segment)
-    stop = min(piece.to_phy_offset, end)
-    at = piece.from_phy_offset
-    try:
-        file = open_walk(
-            segment.path,
-            segment.phy_offset,
-            segment.end_phy_offset,
-            end,
-            block_bytes=options.block_size_bytes,
-            reads_ahead=options.read_ahead,
-        )
-    except FileNotFoundError:
-        pass  # the file has been removed since it was listed
-    except OSError as error:
-        raise unreadable(segment.path, error) from error
-    else:
-        with closing(file):
-            at = yield from _walked(store, file, piece, stop, options)
-    rows = [FrameRow(*row) for row in missing_end(store.log, segment, at, stop)] if at < stop else []
-    if rows:
-        yield Runs(rows, 0)
-
-
-def _walked(store: Store, file: FileWalk, piece: Piece, stop: int, options: RunOptions) -> Generator[Runs, None, int]:
-    """Yield the frames in the file. Return the offset where the walk ended."""
-    segment, at = piece.segment, piece.from_phy_offset
-    state = int(ScanState.CHAINED if piece.chained or at == segment.phy_offset else ScanState.IN_DAMAGE)
-    joined = _Joined()
-    may_be_hole = state == ScanState.CHAINED
-    is_over = at >= stop
-    while not is_over:
-        if may_be_hole and (skipped := skip_hole(store.log, segment, at)) > at:
-            found = Walked([FrameRow(FrameKind.ZEROS, FrameCode.OK, at, skipped - at)], 0, skipped, ScanState.IN_ZEROS)
-        else:
-            found = walk(file, at, stop, state, options.flags, options.call_seconds)
-        at, state, is_over = found.next_phy_offset, found.next_state, found.is_over or found.next_phy_offset >= stop
-        may_be_hole = state == ScanState.IN_ZEROS
-        rows, stale = _without_stale(store, found.rows)
-        rows = joined.with_rows(rows)
-        if rows := rows + joined.rest() if is_over or found.failure is not None else rows:
-            yield Runs(rows, found.message_count - stale)
-        if found.failure is not None:
-            number, position, size = found.failure
-            raise unreadable(segment.path, OSError(number, os.strerror(number)), position, size)
-    return at
 
 
 class _Joined:
@@ -213,24 +174,3 @@ def _without_stale(store: Store, rows: list[FrameRow]) -> tuple[list[FrameRow], 
 def _is_suspicious(row: FrameRow) -> bool:
     """Return True if a record's own offset is lower than its position."""
     return row.code == FrameCode.OWN_OFFSET and row.own_phy_offset < row.phy_offset
-
-
-def window_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs]:
-    """Yield the frames of a piece, as ``scan_runs`` does, from windows."""
-    from store_core.scan.log import ScanOptions, scan_segment
-
-    segment = piece.segment
-    stop = None if piece.to_phy_offset >= nominal_end(store.log, segment) else piece.to_phy_offset
-    scan_options = ScanOptions(
-        check_crc=bool(options.flags & ScanFlag.CHECK_CRC),
-        check_property_crc=bool(options.flags & ScanFlag.CHECK_PROPERTY_CRC),
-        properties=False,
-        runs=True,
-        read_ahead=options.read_ahead,
-    )
-    for table in scan_segment(store, segment, scan_options, piece.from_phy_offset, stop, chained=piece.chained):
-        columns = table.kind, table.code, table.phy_offset, table.size_bytes
-        queues = table.own_phy_offset, table.queue_id, table.queue_offset
-        topics = [table.topics[topic] if topic >= 0 else b"" for topic in table.topic_id.tolist()]
-        rows = zip(*(column.tolist() for column in (*columns, *queues)), topics, strict=True)
-        yield Runs([FrameRow(*row) for row in rows], table.message_count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock
 from typing import Final
@@ -59,6 +58,8 @@ def give_freed_memory_back() -> None:
 
 
 def _glibc(function: str, *arguments: int) -> None:
+    import ctypes  # slow to load
+
     try:
         call = getattr(ctypes.CDLL(None), function)
     except (OSError, AttributeError):

@@ -19,11 +19,11 @@ def half_changed(root: Path) -> str | None:
     try:
         change = unfinished(root)
     except FailedError as error:
-        return f"whether a change of this store was interrupted cannot be told: {error}"
+        return f"it is not known whether a change of this store was interrupted: {error}"
     if change is None or not change.state.midway:
         return None
     if is_locked(root):
-        return f"the change {change.id} is unfinished, and somebody is at work on this store: what is read may be half changed"
+        return f"the change {change.id} is unfinished, and another process is at work on this store: what is read may be half changed"
     return (
         f"the change {change.id} was interrupted: what is read may be half changed; "
         "the next command with --apply settles it, `rmqctl undo --apply` takes it back"

@@ -48,22 +48,22 @@ Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An entry of a folder. ``mtime_ns`` is when it was uploaded, not when the broker wrote it."""
+    """An entry of a folder, as ``os.DirEntry``. ``mtime_ns`` is when it was uploaded, not when the broker wrote it."""
 
-    is_folder: bool
-    size_bytes: int
-    mtime_ns: int
+    name: str
+    is_folder: bool = True
+    size_bytes: int = 0
+    mtime_ns: int = 0
 
-    def as_stat(self) -> os.stat_result:
+    def is_dir(self) -> bool:
+        return self.is_folder
+
+    def stat(self) -> os.stat_result:
         mode = stat.S_IFDIR | 0o555 if self.is_folder else stat.S_IFREG | 0o444
         seconds = self.mtime_ns // 1_000_000_000
         numbers = (mode, 0, 0, 1, 0, 0, self.size_bytes, seconds, seconds, seconds)
         times = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), self.mtime_ns)
         return os.stat_result(numbers, times)
-
-
-_FOLDER: Final = Listed(is_folder=True, size_bytes=0, mtime_ns=0)
-_FILE: Final = Listed(is_folder=False, size_bytes=0, mtime_ns=0)
 
 
 class Bucket:
@@ -93,7 +93,7 @@ class Bucket:
         folders: dict[Key, dict[str, Listed]] = {top: {}}
         for key, listed in below:
             for depth in range(len(top) + 1, len(key)):  # not every client lists the folders in between
-                folders.setdefault(key[: depth - 1], {}).setdefault(key[depth - 1], _FOLDER)
+                folders.setdefault(key[: depth - 1], {}).setdefault(key[depth - 1], Listed(key[depth - 1]))
             folders.setdefault(key[:-1], {})[key[-1]] = listed
             if listed.is_folder:
                 folders.setdefault(key, {})
@@ -111,7 +111,7 @@ class Bucket:
         with told(path):
             found = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else self._ask_about(key)
             if found is None and not self._lists_folders and self._folder(key):
-                found = _FOLDER
+                found = Listed(path.name)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "not in the object store", str(path))
         return found
@@ -163,11 +163,12 @@ class Bucket:
 
     def _folder(self, key: Key) -> dict[str, Listed]:
         if key not in self._folders:
-            known = self._folder(key[:-1]).get(key[-1], _FILE) if self._is_known(key) else _FOLDER
-            if known.is_folder and not self._lists_folders:
+            listed = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else Listed(key[-1])
+            is_folder = listed is not None and listed.is_folder
+            if is_folder and not self._lists_folders:
                 self._list_below(key)
             else:
-                below = self._ask_for(key, recursive=False) if known.is_folder else []
+                below = self._ask_for(key, recursive=False) if is_folder else []
                 self._folders[key] = {found[-1]: listed for found, listed in below}
         return self._folders[key]
 
@@ -177,15 +178,15 @@ class Bucket:
         selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
         infos = call_again(pauses_of, self._files.get_file_info, selector)
         found = [(tuple(filter(None, info.path.split("/"))), info) for info in infos]
-        return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
+        return [(name, _listed(name, info)) for name, info in found if len(name) > len(key)]
 
     def _ask_about(self, key: Key) -> Listed | None:
         [info] = call_again(pauses_of, self._files.get_file_info, ["/".join(key)])
-        return None if info.type.name == "NotFound" else _listed(info)
+        return None if info.type.name == "NotFound" else _listed(key, info)
 
 
-def _listed(info: Any) -> Listed:
-    return Listed(info.type.name == "Directory", max(info.size or 0, 0), max(info.mtime_ns or 0, 0))
+def _listed(key: Key, info: Any) -> Listed:
+    return Listed(key[-1], info.type.name == "Directory", max(info.size or 0, 0), max(info.mtime_ns or 0, 0))
 
 
 def _key(path: RemotePath) -> Key:

@@ -82,7 +82,7 @@ class Borrowed(Patch):
                 raise FailedError(
                     f"nothing can be read at offset {at + done} any more",
                     path=self.origin or str(self.path or ""),
-                    to_do="make the plan anew",
+                    to_do="make the plan again",
                 )
             done += read
         return bytes(data)

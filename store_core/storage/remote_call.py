@@ -30,18 +30,12 @@ class _Hurry:
 
     signals = 0
     is_on = False
-    is_abandoned = False  # a call was given up and is still under way
 
 
 def hurry() -> None:
     """Record that a signal has come between two calls."""
     _Hurry.signals += 1
     _Hurry.is_on = True
-
-
-def asks_still() -> bool:
-    """Return True if a call was given up, whose client may keep the process from ending."""
-    return _Hurry.is_abandoned
 
 
 def asked(call: Callable[..., Answer], *words: object, within_seconds: float | None = None) -> Answer:
@@ -77,7 +71,6 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
             hurry()
         raise
     if not answer.done():
-        _Hurry.is_abandoned = True
         raise FailedError("the server does not answer", to_do="run the command again")
     if is_main:
         _Hurry.is_on = False

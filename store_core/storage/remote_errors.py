@@ -48,7 +48,7 @@ _TROUBLE: Final = (
     _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),
     _Trouble(
         r"Azure Error: \[Lease",
-        "somebody else is at work on the file, or was killed amid that",
+        "another process is at work on the file, or was killed meanwhile",
         "run the command again in half a minute",
         pauses_seconds=(1.0,) * (_LEASE_SECONDS + 1),
     ),

@@ -85,7 +85,7 @@ class RemotePath(PosixPath):
         """Return type, size and time of last change. Raises FileNotFoundError, and FailedError if the server does not answer."""
         from store_core.storage.object_store import bucket_of
 
-        return bucket_of(self).stat(self).as_stat()
+        return bucket_of(self).stat(self).stat()
 
     def iterdir(self) -> Generator[RemotePath, None, None]:
         return (self / name for name in self.listed())
@@ -98,26 +98,6 @@ class Entry(Protocol):
     def name(self) -> str: ...
     def stat(self) -> os.stat_result: ...
     def is_dir(self) -> bool: ...
-
-
-class RemoteEntry:
-    """An entry of a remote folder."""
-
-    __slots__ = ("_listed", "_name")
-
-    def __init__(self, name: str, listed: Listed) -> None:
-        self._name = name
-        self._listed = listed
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def stat(self) -> os.stat_result:
-        return self._listed.as_stat()
-
-    def is_dir(self) -> bool:
-        return self._listed.is_folder
 
 
 def path_of(text: str | Path) -> Path:
@@ -143,7 +123,7 @@ def path_of(text: str | Path) -> Path:
         )
     if slashes == ":/":
         raise UsageError(
-            "an address has two slashes behind its colon",
+            "an address has two slashes after its colon",
             path=text,
             to_do=f"name {scheme}://{rest}, or a local folder as ./{text}",
         )
@@ -174,7 +154,7 @@ def named_path(text: str) -> tuple[str | None, str]:
     ):  # a folder with a = in its name
         return None, text
     if not name or not path:
-        missing = "PATH behind" if name else "NAME in front of"
+        missing = "PATH after" if name else "NAME before"
         raise UsageError(f"there is no {missing} the =", path=text, to_do="give NAME=PATH, or PATH alone")
     return name, path
 
@@ -216,5 +196,5 @@ def names_of(folder: Path) -> Sequence[str]:
 def scan_folder(folder: Path) -> AbstractContextManager[Iterable[Entry]]:
     """Return the entries of a folder, as ``os.scandir``. Raises OSError, and FailedError if an object store does not answer."""
     if isinstance(folder, RemotePath):
-        return nullcontext([RemoteEntry(name, listed) for name, listed in folder.listed().items()])
+        return nullcontext(folder.listed().values())
     return os.scandir(folder)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ Buffer = bytes | bytearray | memoryview
 
 _OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe must not block
 _OPEN_FILES: Final = 32
+_NOT_RESERVED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _SYNCED_AS_A_WHOLE: Final = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs"})
 _SYNCFS_SAYS: Final = (5, 8)  # an older Linux does not report in syncfs(2) that bytes could not be written
 
@@ -23,26 +25,31 @@ _SYNCFS_SAYS: Final = (5, 8)  # an older Linux does not report in syncfs(2) that
 class FileOps:
     """The primitives. They take absolute paths and raise OSError. A few written files stay open until renamed, removed or closed.
 
+    Several threads may call them; writes wait for each other, and no write waits for a sync.
+
     Never use them on the store's ``lock`` file while the lock is held: closing any descriptor of it would release the lock.
     """
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._lock = threading.Lock()  # for the open files: no other thread may close a descriptor in use
         self._watched: dict[int, int] = {}  # by device: an open folder of the file system
 
     def create(self, path: Path, mode: int) -> None:
         """Make an empty file that did not exist."""
         fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, mode)
-        self._remember(path, fd)
+        with self._lock:
+            self._remember(path, fd)
 
     def write(self, path: Path, offset: int, data: Buffer) -> None:
         """Write at an absolute position of an existing file; all of it, or OSError after a part."""
-        fd = self._descriptor(path)
         rest = memoryview(data)
         try:
-            while rest:
-                done = os.pwrite(fd, rest, offset)
-                rest, offset = rest[done:], offset + done
+            with self._lock:
+                fd = self._descriptor(path)
+                while rest:
+                    done = os.pwrite(fd, rest, offset)
+                    rest, offset = rest[done:], offset + done
         except OSError as error:
             error.filename = str(path)  # errors on a descriptor name no file
             raise
@@ -52,7 +59,8 @@ class FileOps:
 
         The file system may refuse. Memory address, position and length of each direct write must be multiples of a page.
         """
-        fd = self._descriptor(path)
+        with self._lock:
+            fd = self._descriptor(path)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
@@ -61,7 +69,19 @@ class FileOps:
         return wanted
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        os.ftruncate(self._descriptor(path), size_bytes)
+        with self._lock:
+            os.ftruncate(self._descriptor(path), size_bytes)
+
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        """Extend a file by zeros for which the file system has reserved room, if it can reserve any."""
+        with self._lock:
+            fd = self._descriptor(path)
+            try:
+                os.posix_fallocate(fd, 0, size_bytes)
+            except OSError as error:
+                if error.errno not in _NOT_RESERVED:
+                    raise
+                os.ftruncate(fd, size_bytes)
 
     def rename(self, old: Path, new: Path) -> None:
         self.forget(old)
@@ -98,11 +118,15 @@ class FileOps:
             os.close(fd)
 
     def sync_file(self, path: Path, data_only: bool = False) -> None:
-        fd = self._descriptor(path)
-        if data_only:
-            os.fdatasync(fd)
-        else:
-            os.fsync(fd)
+        with self._lock:
+            fd = os.dup(self._descriptor(path))
+        try:
+            if data_only:
+                os.fdatasync(fd)
+            else:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def watch_file_system(self, folder: Path) -> bool:
         """Prepare ``sync_file_system`` for a folder's file system; it then reports writes that fail from now on.
@@ -139,9 +163,10 @@ class FileOps:
 
     def forget(self, path: Path) -> None:
         """Close the descriptor of a path if it is open."""
-        fd = self._open.pop(path, None)
-        if fd is not None:
-            os.close(fd)
+        with self._lock:
+            fd = self._open.pop(path, None)
+            if fd is not None:
+                os.close(fd)
 
     def close(self) -> None:
         for opened in (self._open, self._watched):

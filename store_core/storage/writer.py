@@ -102,6 +102,10 @@ class Writer(Closing):
         """Cut a file or extend it by zeros."""
         self.ops.truncate(self.path(path), size_bytes)
 
+    def allocate(self, path: str, size_bytes: int) -> None:
+        """Extend a file by zeros for which room is reserved."""
+        self.ops.allocate(self.path(path), size_bytes)
+
     def rename(self, old: str, new: str) -> None:
         """Give a file another name; a file that has the name is replaced atomically."""
         self.ops.rename(self.path(old), self.path(new))

@@ -52,6 +52,11 @@ def put(topic: str, queue_id: int, body: str, properties: Mapping[str, str] | No
     return "\t".join(["put", topic, str(queue_id), body, *pairs])
 
 
+def expire(hours: int, *, at_once: bool = False) -> str:
+    """The store's clean-up of segments written last ``hours`` ago, of all but the last ``at_once``: segments, minPhyOffset."""
+    return f"expire\t{hours * 3_600_000}\t{str(at_once).lower()}"
+
+
 def java_command(version: str, home: Path, *jvm: str, heap: str = "400m") -> list[str]:
     """How to start a JVM with the release's jars; everything it logs goes below ``home``."""
     (home / "conf").mkdir(parents=True, exist_ok=True)

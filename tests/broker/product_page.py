@@ -281,7 +281,7 @@ The first runs disagreed in 59 combinations, by three things that no recorded ca
   zeros, where the queues together end before the log does.
 * 4.x, dispatching at its start, counts a record whose parts do not add up by the length it claims but reads on where the parts end. At the next bad
   record it therefore goes on inside the *next* segment, between two records, and loses that one as well.
-* 4.3 does not cut queues after a clean stop; old entries that it keeps may point behind the end of the log, where they bring nothing back.
+* 4.3 does not cut queues after a clean stop; old entries that it keeps may point beyond the end of the log, where they bring nothing back.
 
 ## What no prediction can settle
 

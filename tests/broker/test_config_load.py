@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from store_core.layout import paths
 from store_core.storage.config_files import read_config
 from store_core.storage.store import Store
 from tests import stores
+from tests.broker import oracle
 
 TRUTH = stores.config_type_cases()
+VALUES = stores.config_values()
 ABSENT = None
 NULL_TOPIC = '{"topicConfigTable":{"T1":null}}'
 GOOD_TOPICS = '{"topicConfigTable":{"T1":{"attributes":{"queue.type":"BatchCQ"},"topicName":"T1"}}}'
@@ -56,6 +60,33 @@ def test_a_pair_of_config_files_is_judged_as_recorded(name: str, tmp_path: Path)
             for version in (*by["starts"], *by["refuses"])
         }
         assert outcomes(tmp_path / base, case["file"], by) == recorded
+
+
+@pytest.mark.parametrize("member", VALUES["members"])
+def test_a_value_is_refused_by_the_releases_that_refused_it(member: str) -> None:
+    file = f"{paths.CONFIG}/{member.split()[0]}"
+    readers = [(b.config_members, b.config_reader) for b in map(behaviour_of, map(Version.parse, VALUES["releases"]))]
+    text, recorded = VALUES["members"][member]["text"], VALUES["members"][member]["values"]
+    found = {}
+    for value in recorded:
+        refusals = Refusals(file, loads(text % value))
+        found[value] = "".join("R" if refusals.by(*reader) else "." for reader in readers)
+    assert found == recorded
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.1"])
+def test_the_real_library_refuses_what_it_refused(jars: Callable[[str], Path], version: str, tmp_path: Path) -> None:
+    jars(version)
+    at = VALUES["releases"].index(version)
+    asked, recorded = [], []
+    for member, its in VALUES["members"].items():
+        asked += [f"{member.split('.')[0]} {its['text'] % value}\n" for value in its["values"]]
+        recorded += ["refuses" if letters[at] == "R" else "loads" for letters in its["values"].values()]
+    (tmp_path / "asked").write_text("".join(asked))
+    command = [*oracle.java_command(version, tmp_path / "home"), "ConfigValues", str(tmp_path / "asked")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert [line[1:] for line in said.splitlines() if line.startswith("=")] == recorded
 
 
 @pytest.fixture

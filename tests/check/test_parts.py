@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from store_core.check import index as index_check
 from store_core.check import queues
 from store_core.check.index_files import IndexFileView
+from store_core.check.log_map import Intervals, OffsetRanges, runs_of, windows_of
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
-from store_core.check.runs import Intervals, OffsetRanges, runs_of, windows_of
 from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding
@@ -193,7 +193,7 @@ def test_a_chain_that_runs_in_a_circle(store_copy: StoreCopy) -> None:
     (found,) = check(root)
     assert (found.code, found.message) == (
         "I003",
-        "entries 1500 to 1500 do not follow the entry in front of them on their slot",
+        "entries 1500 to 1500 do not follow the entry before them on their slot",
     )
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.check.pieces import log_range, random_pieces, whole_log
 from store_core.check.store import check_store
-from store_core.check.verify import VerifyReport, verify_log
+from store_core.check.verify import VerifyReport, log_range, random_pieces, verify_log, whole_log
 from store_core.check.verify_resume import load_left, save_left
 from store_core.errors import FailedError, UsageError
 from store_core.scan.log import Piece

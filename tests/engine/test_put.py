@@ -379,7 +379,7 @@ def test_a_queue_that_begins_later_starts_with_fillers(writable: Writable) -> No
     written = writable("load-533")
     with written.live() as live:
         writer = PlainQueueWriter(live.store, live.files, QueueKey("begins_later", 0), None)
-        writer.append(NewEntry(203, 77, 100, -5, 1))
+        writer.append([NewEntry(203, 77, 100, -5, 1)])
     folder = written.root / paths.CONSUMEQUEUE / "begins_later" / "0"
     assert files_in(folder) == [f"{4000:020d}"]
     data = (folder / f"{4000:020d}").read_bytes()

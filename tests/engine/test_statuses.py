@@ -12,6 +12,7 @@ from store_core.engine.checks import CHECKS
 from store_core.engine.live_store import WriteOptions, open_for_writing
 from store_core.engine.message import NewMessage, PutStatus
 from store_core.engine.put import put
+from store_core.engine.record import Stored
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.layout import paths
 from tests import stores
@@ -91,7 +92,7 @@ def test_every_check_fails_somewhere_above(writable: Writable, monkeypatch: pyte
                 k: v for k, v in what.items() if k != "create"
             }
             with writable(name, **settings).live() as live:
-                monkeypatch.setattr(live, "append", lambda new: None)
+                monkeypatch.setattr(live, "append", lambda new, size: Stored(new.topic, 0, 0, 0, size, 0, bytes(8)))
                 monkeypatch.setattr(live, "replace_config", lambda file, text: None)
                 try:
                     reasons.add(put(live, NewMessage(**message), create_topic=what.get("create", False)).reason)

@@ -111,6 +111,7 @@ _OBJECTS: Final = "store_core.storage.objects"
 REQUESTS: Final = {f"{_OBJECTS}:RemotePart": "close", f"{_OBJECTS}:RemoteObjects": "remove"}
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_no_empty_key_is_left(growing: Growing, bucket: ObjectStore, address: str) -> None:
     growing.end_at(ENDS[3])
     export_one(growing.root, destination_of(address))
@@ -121,6 +122,7 @@ def test_no_empty_key_is_left(growing: Growing, bucket: ObjectStore, address: st
     assert not [path for path in found if path.endswith("_unfinished")]
 
 
+@pytest.mark.product(any_object_store=("s3", "abfss"))
 def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectStore, address: str) -> None:
     growing.end_at(3 * 65536)
     words = ["export", address, "-s", f"a={growing.root}", "--split-size", "65536", "--jobs", "1", "-o", "json"]
@@ -136,6 +138,7 @@ def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectS
     )
 
 
+@pytest.mark.product(any_object_store=("abfss",))
 def test_two_at_once_publish_once(
     growing: Growing, bucket: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +176,7 @@ def test_tidying_leaves_what_was_published_meanwhile(
     assert offsets_in(object_store, address) == OFFSETS
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_a_part_that_is_given_up_is_gone(bucket: ObjectStore, address: str) -> None:
     destination = destination_of(address)
     assert isinstance(destination, BucketDestination)
@@ -199,6 +203,7 @@ def iceberg_options(bucket: ObjectStore) -> dict[str, str]:
     return {"py-io-impl": "store_core.export.dest.iceberg_io.ObjectFileIO"}
 
 
+@pytest.mark.product(any_object_store=("s3",))
 @pytest.mark.parametrize("any_object_store", ["s3", "abfss"], indirect=True)  # the other one lists no table of Delta's
 def test_a_delta_table(growing: Growing, bucket: ObjectStore, address: str) -> None:
     from deltalake import DeltaTable
@@ -224,6 +229,7 @@ def test_an_iceberg_table(growing: Growing, bucket: ObjectStore, address: str, t
         assert sorted(found) == [offset for offset in OFFSETS if offset < end]
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_what_stands_in_the_way(golden: GoldenStore, bucket: ObjectStore, address: str) -> None:
     with bucket.files.open_output_stream(bucket.key(f"{address}/mine.txt")) as out:
         out.write(b"precious")
@@ -257,6 +263,7 @@ def assert_foreign(root: Path, bucket: ObjectStore, address: str, files: dict[st
     assert {name: read(bucket, f"{address}/{name}") for name in names_in(bucket, address)} == files
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_files_of_others_in_an_export_stay(golden: GoldenStore, bucket: ObjectStore, address: str) -> None:
     export_one(golden(STORE), destination_of(address))
     with bucket.files.open_output_stream(bucket.key(f"{address}/data/mine.txt")) as out:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store_core.export.log_copies import Copies, Frames, Log, Parted, find_copies, joint_settings
 from store_core.layout import paths
+from store_core.read import log_copies
+from store_core.read.log_copies import Copies, Frames, Log, Parted, common_history, find_copies, joint_settings
 from store_core.storage.store import Store
 from tests.damage import Damageable
+from tests.recovery.recovering import Opener, apply_to
 
 DamageableStore = Callable[..., Damageable]
 
@@ -165,6 +167,34 @@ def test_logs_that_have_parted_are_no_copies(master: Damageable, slave: Damageab
     [parted] = found.parted
     assert (parted.first, parted.second) == (0, 1)
     assert parted.phy_offset >= master.message(record)["phyOffset"]
+
+
+@pytest.mark.parametrize("record", [30, 700, 2100])
+def test_the_common_history_ends_with_the_last_common_record(
+    record: int, master: Damageable, slave: Damageable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows are small here, so that the place lies between those that are looked at first."""
+    monkeypatch.setattr(log_copies, "_WINDOWS_BYTES", (2048, 4096, 8192))
+    for number in range(record, len(slave.truth["messages"])):
+        slave.flip(record=number, field="store_timestamp_ms", byte=7)
+    with opened([master, slave]) as (first, second):
+        found = common_history(Log(first), Log(second))
+    places = [int(master.message(number)["phyOffset"]) for number in (record - 1, record)]
+    assert [found.last_same, found.parted_at] == places
+
+
+@pytest.mark.leaves_damage("the slave lags behind its queues")
+def test_tombstones_at_the_end_are_no_other_history(
+    master: Damageable, slave: Damageable, settings_of: Callable[[str], Path]
+) -> None:
+    """The slave was mended: tombstones stand for the last records that it has, and the master has these records."""
+    lost = [master.message(number) for number in (1000, 1001)]
+    slave.zero(lost[0]["phyOffset"], sum(record["storeSize"] for record in lost))
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    assert apply_to(opener.recover(slave.root), slave.root) is not None
+    lag(slave, 1002)
+    told = tuple((record["phyOffset"], record["storeSize"]) for record in lost)
+    assert groups(master, slave) == Copies(((0, 1),), differing={(0, 1): told})
 
 
 def test_nothing_in_common_tells_nothing(master: Damageable, slave: Damageable) -> None:

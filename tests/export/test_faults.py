@@ -334,7 +334,11 @@ def test_what_a_library_says_has_no_colours() -> None:
         ("/data/out", "Generic LocalFileSystem error ↳ No space left on device (os error 28)", "make room"),
         ("/data/out", "(sqlite3.OperationalError) unable to open database file", "see whether its folder"),
         ("/data/out", "Parquet magic bytes not found in footer.", "see what it says"),
-        ("s3://box/out", "(sqlite3.OperationalError) database is locked", "wait for whoever has the catalog open"),
+        (
+            "s3://box/out",
+            "(sqlite3.OperationalError) database is locked",
+            "wait for the process that has the catalog open",
+        ),
     ],
 )
 def test_what_a_library_says_becomes_advice(address: str, said: str, to_do: str) -> None:

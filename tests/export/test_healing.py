@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pytest
 
 from store_core.export.export import ExportReport, export_stores
-from store_core.export.log_copies import find_copies, joint_settings
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.runner import Runner
 from store_core.read.log import LogFilter
+from store_core.read.log_copies import find_copies, joint_settings
 from store_core.storage.store import Store
 from tests.damage import Damageable
 from tests.export.exports import export_one, ranges_of, table_of

@@ -168,7 +168,7 @@ def test_a_log_that_has_been_cut_is_an_error(growing: Growing, store_copy: Store
             file.write(record)
     else:
         root = store_copy("load-533")
-    with pytest.raises(PlanOutOfDateError, match=r"--overwrite or to another place"):
+    with pytest.raises(PlanOutOfDateError, match=r"--overwrite, or to another place"):
         add_to(root, out)
     assert {name: (out / name).read_bytes() for name in parts_on_disk(out)} == before
 
@@ -338,7 +338,7 @@ def test_whoever_was_killed_behind_a_commit_told_nothing(
     before = manifest_of(out)
     report = add_to(root, out)
     assert {(found.code, found.message) for found in report.findings} == {
-        (code, f"{count} up to commit 1, whose export was ended before it could tell")
+        (code, f"{count} up to commit 1, whose export was ended before it could report them")
         for code, count in Counter(found.code for found in killed.findings).items()
     }
     assert (report.rows, report.commit) == (0, 1)
@@ -363,7 +363,7 @@ def test_findings_that_nobody_told_wait_for_whoever_can_tell_them(
                 add_to(root, out)
     other = export_stores_into(out, [("b", golden(STORE))])
     assert {found.message for found in other.findings} == {
-        "1 up to commit 1 of a, whose export was ended before it could tell"
+        "1 up to commit 1 of a, whose export was ended before it could report them"
     }
     assert add_to(root, out).findings == []
 
@@ -379,7 +379,7 @@ def test_findings_of_several_commits_that_nobody_told(
         for count in (1, 2):
             met = [store.findings for store in export_stores_into(out, stores[:count]).stores]
     report = export_stores_into(out, stores)
-    said = "1 up to commit 2, whose export was ended before it could tell"
+    said = "1 up to commit 2, whose export was ended before it could report them"
     assert [{(found.code, found.message) for found in store.findings} for store in report.stores] == [
         {(found.code, said) for found in findings} for findings in met
     ]

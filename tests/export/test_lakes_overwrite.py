@@ -172,7 +172,7 @@ def test_a_catalog_that_others_have_or_that_may_only_be_read(golden: GoldenStore
     assert sorted(out.rglob("*")) == before  # noticed before anything was read and written
     with sqlite3.connect(catalog) as rival:
         rival.execute("begin immediate")
-        with pytest.raises(FailedError, match=r"database is locked \(.*\): wait for whoever .*, and run .* again$"):
+        with pytest.raises(FailedError, match=r"database is locked \(.*\): wait for the process .*, and run .* again$"):
             export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", overwrite=True)
     export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", incremental=True)
 
@@ -184,7 +184,7 @@ def test_an_iceberg_table_that_somebody_removed_while_its_catalog_stayed(golden:
     shutil.rmtree(out)
     for options in ({}, {"incremental": True}):
         with pytest.raises(
-            UsageError, match=r"names a table that is not there .*, or make the table anew with --overwrite$"
+            UsageError, match=r"names a table that is not there .*, or make the table again with --overwrite$"
         ):
             export_to(golden(STORE), out, "iceberg", catalog=catalog, **options)
     with pytest.raises(

@@ -17,8 +17,7 @@ import pytest
 
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.export.query.catalog import NAMES, Tables, columns_of, described
-from store_core.export.query.complaints import complaint
-from store_core.export.query.duck import answered
+from store_core.export.query.duck import answered, complaint
 from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
 from tests import stores

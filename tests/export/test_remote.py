@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from store_core.export.export import ExportReport, export_stores
-from store_core.export.log_copies import find_copies, joint_settings
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.runner import Runner
+from store_core.read.log_copies import find_copies, joint_settings
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable

@@ -22,10 +22,10 @@ from store_core.errors import FailedError, NotAStoreError
 from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
 from store_core.export.runners import pack, spark_job
 from store_core.export.runners.java import brought_java_home, java_home
+from store_core.export.runners.pack import Done
 from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import SparkRunner
 from store_core.export.runners.spark_job import _reason
-from store_core.export.runners.spark_messages import Done
 from store_core.export.splits.plan import Task
 from store_core.export.splits.split_task import Piece
 from store_core.read.log import LogFilter

@@ -62,10 +62,10 @@ def test_a_begin_that_has_expired_is_an_error_or_passed(damageable: Callable[...
     left = [offset for offset, _ in told("load-533") if offset >= SEGMENT_BYTES]
     assert len(left) < len(told("load-533"))
     with pytest.raises(
-        FailedError, match=rf"is to begin at 0, and the log of a begins at {SEGMENT_BYTES} .*: give option"
+        FailedError, match=rf"is to start at 0, and the log of a begins at {SEGMENT_BYTES} .*: give option"
     ):
         Stream(store.root, startingOffset=0)
-    with pytest.raises(UsageError, match=r"is to begin at 99999999, and the log of a ends at \d+"):
+    with pytest.raises(UsageError, match=r"is to start at 99999999, and the log of a ends at \d+"):
         Stream(store.root, startingOffset=99999999)
     for options in ({"startingOffset": 0, "failOnDataLoss": "false"}, {"startingOffset": SEGMENT_BYTES}, {}):
         stream = Stream(store.root, **options)
@@ -83,7 +83,7 @@ def test_a_begin_behind_the_newest_record_is_an_error_though_the_file_goes_on(
     end = next(offset for offset, _ in told("load-533") if offset > int(last.name) + 20_000)
     store.zero(end, int(last.name) + last.stat().st_size - end)
     for offset in (end + behind, int(last.name) + last.stat().st_size):
-        with pytest.raises(UsageError, match=rf"is to begin at {offset}, and the log of a ends at \d+"):
+        with pytest.raises(UsageError, match=rf"is to start at {offset}, and the log of a ends at \d+"):
             Stream(store.root, startingOffset=offset)
     assert Stream(store.root, startingOffset=end).at == end
 

@@ -15,6 +15,7 @@ from store_core.errors import FailedError, UnreadableError
 from store_core.export.dest.address import Format
 from store_core.export.runners.local import LocalRunner
 from store_core.export.statistics import stats_of_stores
+from store_core.kernel import KERNEL_VARIABLE
 from store_core.read.log import LogFilter
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -202,6 +203,7 @@ def test_what_is_no_matter_of_the_file_is_an_error(
     def refusing(*_: Any) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
+    monkeypatch.setenv(KERNEL_VARIABLE, "python")  # whose reads can be made to fail
     monkeypatch.setattr(os, "preadv", refusing)
     with pytest.raises(FailedError, match="Cannot allocate memory"):
         export_one(store.root, tmp_path / "out")

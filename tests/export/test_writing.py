@@ -30,8 +30,7 @@ from store_core.export.rows import bodies
 from store_core.export.rows import group_by_topic as collected
 from store_core.export.rows.schema import Column
 from store_core.export.tables.index import INDEX_COLUMNS
-from store_core.export.tables.table import schema_of
-from store_core.export.tables.writing import write_table
+from store_core.export.tables.table import schema_of, write_table
 from store_core.kernel.codes import MOST_WORDS, FrameCode, FrameKind
 from store_core.storage import part_file
 from tests.conftest import GoldenStore

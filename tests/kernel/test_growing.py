@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from store_core.kernel.codes import ScanFlag, ScanState
 from store_core.kernel.columns import WindowColumns
 from store_core.kernel.file import NOATIME, OPEN_FLAGS, FileReader
-from store_core.kernel.reference import file as twin_file
 from store_core.kernel.reference import scan as twin
 from tests.kernel.driver import ALL, Segment, assert_same, both, segments
 from tests.kernel.test_windows import HARMS, harm, with_parts
 
 KERNELS: Final[dict[str, ModuleType]] = {"twin": twin}
-READERS: Final[dict[str, Callable[[Path], FileReader]]] = {"twin": twin_file.FileReader}
+READERS: Final[dict[str, Callable[[Path], FileReader]]] = {
+    "twin": lambda path: twin.FileReader(path, OPEN_FLAGS, NOATIME)
+}
 try:
     from store_core.kernel import _native, native
 except ImportError:

@@ -14,7 +14,7 @@ from store_core.layout import paths, queue, record
 from store_core.recovery.apply.apply import Applied, apply
 from store_core.recovery.apply.undo import undo
 from store_core.recovery.keep_options import KeepOptions
-from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_record import LostRun
 from store_core.recovery.plans.plan import Plan
 from store_core.recovery.prediction.predict import predict
 from store_core.recovery.recover import Policy, Recovery, recover

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from store_core.recovery.plans.content import Building, Built, Chunk, Zeros, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.plan import Plan
+from store_core.recovery.plans.plan import Building, Built, Chunk, Plan, Zeros, register_builder
 
 LONG_AGO_NS = 1_600_000_000_123_456_789
 SEGMENT_SIZE_BYTES = 4096

@@ -10,9 +10,8 @@ import pytest
 from store_core.errors import FailedError, NotAStoreError, PlanOutOfDateError, UsageError
 from store_core.recovery.apply.apply import apply
 from store_core.recovery.apply.undo import forget, list_undo, undo
-from store_core.recovery.plans.content import Built
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.expect import work_size_bytes
+from store_core.recovery.plans.plan import Built, work_size_bytes
 from store_core.recovery.plans.plan_json import load_plan, save_plan
 from store_core.storage.journal import unfinished
 from tests.recording import tree

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store_core.layout import paths
-from store_core.recovery import delay_progress as delays
+from store_core.recovery import lost_config as delays
 from store_core.recovery.apply.undo import undo
 from store_core.recovery.keep_options import KeepOptions
 from store_core.storage.config_files import read_config
@@ -95,7 +95,7 @@ def test_a_message_whose_copy_is_lost_is_delivered_again(
     written, copies = _lose(store.root), _copies(name, 3)
     store.flip(copies[5], "body")
     recovery = opener.recover(store.root)
-    assert any(f"{len(copies) - 6} messages behind one whose copy is not there" in note for note in recovery.notes)
+    assert any(f"{len(copies) - 6} messages after one whose copy is not there" in note for note in recovery.notes)
     apply_to(recovery, store.root)
     assert _told(store.root) == {**written, 3: 5}
 

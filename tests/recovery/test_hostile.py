@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from store_core.errors import FailedError, PlanOutOfDateError, UsageError
 from store_core.recovery.apply.apply import apply
 from store_core.recovery.apply.undo import list_undo, undo
-from store_core.recovery.plans.content import Built, Zeros, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.plan import Plan
+from store_core.recovery.plans.plan import Built, Plan, Zeros, register_builder
 from store_core.recovery.plans.plan_json import plan_from_bytes, plan_to_bytes, save_plan
 from store_core.storage.journal import unfinished
 from tests.conftest import StoreCopy

@@ -173,7 +173,7 @@ def test_the_end_goes_on_behind_a_damaged_record(
     assert taken_records(recovery) == len(messages[cut:]) - 1
     assert places(recovery.lost) == {(m["topic"], m["queueId"], m["queueOffset"]) for m in [messages[bad]]}
     assert recovery.after.max_phy_offset == store.end_phy_offset
-    assert any("behind the last record of this store" in note for note in recovery.notes)
+    assert any("after the last record of this store" in note for note in recovery.notes)
     apply_to(recovery, store.root)
     assert opener_of("load-533").recover(store.root).plan.steps == ()
     assert_kept(golden("load-533"), store.root, "load-533", [*messages[:bad], *messages[bad + 1 :]])

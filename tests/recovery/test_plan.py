@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError, UsageError
-from store_core.recovery.plans.content import Content, Zeros
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.plan import Op, Plan, Step
+from store_core.recovery.plans.plan import Content, Op, Plan, Step, Zeros
 from store_core.recovery.plans.plan_json import load_plan, plan_from_bytes, plan_to_bytes, save_plan
 from store_core.storage.digest import digest_of
 from store_core.storage.syscalls import FileOps

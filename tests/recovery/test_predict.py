@@ -12,8 +12,8 @@ import pytest
 from store_core.broker.start import Start, _no_folders, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
-from store_core.recovery.policy_broker import broker_result
 from store_core.recovery.prediction.predict import outcome_of, predict
+from store_core.recovery.recover import broker_result
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

@@ -14,7 +14,7 @@ from store_core.errors import UsageError
 from store_core.layout import paths, queue
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.apply.undo import undo
-from store_core.recovery.planned import Planned
+from store_core.recovery.losses import Planned
 from store_core.recovery.rebuild import rebuild
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

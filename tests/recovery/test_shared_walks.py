@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from store_core.broker import log_recovery, walk
-from store_core.broker import plain_records as plain
 from store_core.broker.load import IndexState
-from store_core.broker.plain_records import plain_runs
 from store_core.broker.versions import RELEASES as RELEASES_KNOWN
 from store_core.broker.versions import Version, behaviour_of, groups_of
+from store_core.broker.walk import plain_runs
 from store_core.kernel.codes import FrameCode
 from store_core.recovery.prediction import predict as predict_module
 from store_core.recovery.prediction.outcome import Outcome
@@ -43,8 +42,6 @@ BASES = ("load-533", "load-497")
 def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log files are read in many parts, by the kernel or as windows."""
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(plain, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(plain, "CALL_SECONDS", 0.0)
     if request.param == "windows":
         monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
 
@@ -96,7 +93,7 @@ def test_no_plain_records_are_found_in_a_file_that_cannot_be_opened(damaged: Dam
         newest = store.log.segments[-1]
         newest.path.rename(root / "elsewhere")
         begin, end = newest.phy_offset, newest.end_phy_offset
-        assert not list(plain_runs(newest, begin, end, end, check_crc=True))
+        assert not list(plain_runs(store.log, newest, begin, end, end, check_crc=True))
 
 
 def _played(store: Store, release: str) -> tuple[Outcome, list[str]]:

@@ -182,7 +182,7 @@ def test_a_begin_that_nobody_has(damageable: DamageableOf, opener_of: OpenerOf) 
 
 
 def test_a_begin_needs_somebody_to_take_it_from() -> None:
-    with pytest.raises(UsageError, match="nobody is named"):
+    with pytest.raises(UsageError, match="no store is named"):
         with_siblings(sibling_from=0)
 
 

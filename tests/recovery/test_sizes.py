@@ -27,7 +27,7 @@ def test_one_long_queue_file_of_two_decides_nothing_in_silence(
     recovery = opener.recover(root)
     is_assumed = becomes == size_bytes
     assert ("S009" in [found.code for found in recovery.findings]) is is_assumed
-    assert any("of 4000 and of 8000 bytes tell the size alike: 8000" in note for note in recovery.notes) is is_assumed
+    assert any("of 4000 and of 8000 bytes are equally many: 8000" in note for note in recovery.notes) is is_assumed
     apply_to(recovery, root)
     assert {path.stat().st_size for path in folder.rglob("0*0")} == {becomes}
     assert opener.recover(root).plan.steps == ()

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from rmqctl.app import main
-from store_core.derive.queues import QueueFile
+from store_core.derive.queues import QueueFile, same_content
 from store_core.errors import FailedError
 from store_core.layout import paths, queue
 from store_core.recovery.apply.apply import apply
+from store_core.recovery.apply.originals import allocated_bytes
 from store_core.recovery.apply.undo import undo
-from store_core.recovery.derived_files import same_content
-from store_core.recovery.plans.content import Built
-from store_core.recovery.plans.disk_space import allocated_bytes
 from store_core.recovery.plans.draft import Draft
+from store_core.recovery.plans.plan import Built
 from store_core.recovery.plans.plan_json import plan_from_bytes, plan_to_bytes
 from store_core.recovery.rebuild import rebuild
 from store_core.storage.digest import Hole, digest_file, runs

@@ -13,7 +13,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, timer
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.apply.undo import undo
-from store_core.recovery.planned import Planned
+from store_core.recovery.losses import Planned
 from store_core.recovery.truncate import assert_boundary, truncate
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -14,9 +14,8 @@ from store_core.errors import FailedError, StoreError, UsageError
 from store_core.layout import paths
 from store_core.recovery.apply.apply import apply
 from store_core.recovery.apply.undo import forget, list_undo, undo
-from store_core.recovery.plans.content import Content, Zeros
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.plans.plan import Plan
+from store_core.recovery.plans.plan import Content, Plan, Zeros
 from store_core.recovery.plans.plan_json import load_plan, plan_from_bytes, plan_to_bytes
 from store_core.storage.digest import crc32c
 from store_core.storage.half_applied import half_changed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store_core.layout import paths, record
-from store_core.recovery import impossible_tombstones as unfounded
+from store_core.recovery import damaged_region as unfounded
 from store_core.recovery import lost_from_queues as evidence
 from tests import stores
 from tests.conftest import GoldenStore

@@ -52,6 +52,7 @@ _FINDS: dict[str, int] = {
     "completion bash": 0,
     "recover --predict": 3,
     "truncate 567104": 3,
+    "expire --free 100k": 3,
     "rebuild all": 3,
     "checkpoint --rebuild": 3,
     "recover --apply --report {report}": 0,

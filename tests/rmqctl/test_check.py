@@ -37,7 +37,7 @@ def test_damage_ends_with_3_and_is_named(damaged: DamagedStore) -> None:
         "topic": "Calm_audit",
         "queue_id": 0,
         "queue_offset": 504,
-        "message": "3 entries of no size, with good ones behind",
+        "message": "3 entries of size 0, with good ones after",
     }
     rows = call("check", "-s", root, "-o", "ndjson").lines
     assert [row["code"] for row in rows] == ["Q008", "Q006"]

@@ -302,7 +302,7 @@ def test_what_is_nearly_an_address_is_no_folder(
     result = call("export", "s3:/stores/out", "-s", golden("clean-533"))
     assert (result.code, result.err) == (
         2,
-        "error: an address has two slashes behind its colon (s3:/stores/out): "
+        "error: an address has two slashes after its colon (s3:/stores/out): "
         "name s3://stores/out, or a local folder as ./s3:/stores/out\n",
     )
     assert list(tmp_path.iterdir()) == []

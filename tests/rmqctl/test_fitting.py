@@ -13,8 +13,7 @@ from rich.cells import cell_len
 
 from rmqctl.output.cells import Column
 from rmqctl.output.document import PAGE_ROWS, Facts, Findings, Table
-from rmqctl.output.layout import cut, fold
-from rmqctl.output.rich_view import RichView
+from rmqctl.output.rich_view import RichView, cut, fold
 from store_core.findings import finding
 from tests.rmqctl.calls import ROOT, on_terminal
 

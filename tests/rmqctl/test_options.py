@@ -120,9 +120,7 @@ def test_a_path_that_is_there_is_no_name(tmp_path: Path, monkeypatch: pytest.Mon
         assert StoreName.parse(name) == StoreName(None, Path(name))
 
 
-@pytest.mark.parametrize(
-    ("text", "missing"), [("a=", "PATH behind"), ("=x", "NAME in front of"), ("=/x", "NAME in front of")]
-)
+@pytest.mark.parametrize(("text", "missing"), [("a=", "PATH after"), ("=x", "NAME before"), ("=/x", "NAME before")])
 def test_a_name_without_a_path_and_a_path_without_a_name(text: str, missing: str) -> None:
     result = call("checkpoint", "-s", text)
     assert (result.code, result.err) == (

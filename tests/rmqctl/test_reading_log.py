@@ -132,12 +132,12 @@ def test_a_store_without_a_log_is_no_empty_log(damageable: Callable[..., Damagea
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("log --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
-        ("log --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
-        ("query-key T K --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
-        ("export OUT --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
-        ("dump-cq T 0 --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
-        ("verify-crc --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
+        ("log --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to after --from"),
+        ("log --begin 10 --end 5", "the range ends before it begins: give --end after --begin"),
+        ("query-key T K --begin 10 --end 5", "the range ends before it begins: give --end after --begin"),
+        ("export OUT --begin 10 --end 5", "the range ends before it begins: give --end after --begin"),
+        ("dump-cq T 0 --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to after --from"),
+        ("verify-crc --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to after --from"),
     ],
 )
 def test_a_range_that_ends_before_it_begins_is_wrong_usage(words: str, told: str, golden: GoldenStore) -> None:

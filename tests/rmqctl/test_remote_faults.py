@@ -79,7 +79,7 @@ def at_turn(turn: int, fault: Fault | None, is_meant: Callable[[str, str], bool]
         ("gs", Fault.CUT, is_any),
         ("gs", Fault.SHORT, is_any),
         ("abfss", Fault.CUT, is_any),
-        ("abfss", Fault.SHORT, is_block),  # listings: see docs/export.md
+        ("abfss", Fault.SHORT, is_block),  # listings: see docs/export_rules.md
         ("abfss", Fault.NOT_FOUND, is_listing),
     ],
     indirect=["any_object_store"],

@@ -76,7 +76,7 @@ def test_stops_in_time_and_goes_on(store_copy: StoreCopy, read_only: Callable[[P
     assert part["records"] + rest["records"] == COUNT
     assert not kept[0].exists()
     again = call("verify-crc", "-s", root, "-o", "json", "--resume", XDG_STATE_HOME=str(tmp_path))
-    assert "starting at the log's begin" in again.err
+    assert "starting at the log's start" in again.err
     assert again.json["stores"][0]["records"] == COUNT
 
 

@@ -148,7 +148,7 @@ def test_progress_behind_the_end_goes_back_with_a_word(rmqctl: Call, release: st
     words = "pull", "Calm_orders", 1, "--group", "walkers", "--commit", "-o", "json", "--broker-version", release
     done = rmqctl(*words, "--offset", 200)
     assert (done.code, done.json["next_begin_offset"]) == (0, following)
-    assert f"group 'walkers' goes on at {following}, which is in front of 200" in done.err
+    assert f"group 'walkers' goes on at {following}, which is before 200" in done.err
 
 
 def test_pull_without_commit_stores_nothing(rmqctl: Call, root: Path) -> None:

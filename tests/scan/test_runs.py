@@ -1,4 +1,4 @@
-"""The walk over files tells what the walk over windows tells: on every golden store and damaged copy, whatever the blocks."""
+"""A walk in rows gives what a walk in columns gives: on every golden store and damaged copy, whatever the windows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Final
 
 import pytest
 
-from store_core.check.pieces import whole_log
+from store_core.check.verify import whole_log
 from store_core.errors import FailedError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.kernel.file import FrameRow
-from store_core.scan.pieces import Piece
-from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs, window_runs
+from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.pieces import Piece, nominal_end
+from store_core.scan.runs import RunOptions, Runs, map_runs, scan_runs
 from store_core.scan.thread_pool import Lanes
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.sequence import Segment
@@ -29,12 +30,20 @@ from tests.threads import running
 DamageableOf = Callable[..., Damageable]
 SettingsOf = Callable[[str], Path]
 SEGMENT: Final = 131072
-WAYS: Final = (
-    RunOptions(),
-    RunOptions(block_size_bytes=997, call_seconds=0.0),
-    RunOptions(block_size_bytes=50_001, read_ahead=False),
-    RunOptions(block_size_bytes=65_536, read_ahead=False, call_seconds=0.0),
-)
+WAYS: Final = tuple(RunOptions(window_size_bytes=size) for size in (8 << 20, 997, 50_001, 65_536))
+COLUMNS: Final = ScanOptions(check_property_crc=True, properties=False, runs=True)
+
+
+def rows_of_tables(store: Store, piece: Piece) -> Iterator[Runs]:
+    """Yield the rows of the tables of a piece."""
+    segment = piece.segment
+    stop = None if piece.to_phy_offset >= nominal_end(store.log, segment) else piece.to_phy_offset
+    for table in scan_segment(store, segment, COLUMNS, piece.from_phy_offset, stop, chained=piece.chained):
+        columns = table.kind, table.code, table.phy_offset, table.size_bytes
+        queues = table.own_phy_offset, table.queue_id, table.queue_offset
+        topics = [table.topics[topic] if topic >= 0 else b"" for topic in table.topic_id.tolist()]
+        rows = zip(*(column.tolist() for column in (*columns, *queues)), topics, strict=True)
+        yield Runs([FrameRow(*row) for row in rows], table.message_count)
 
 
 def whole(parts: Iterable[Runs], stop: int) -> tuple[list[FrameRow], int]:
@@ -59,7 +68,7 @@ def whole(parts: Iterable[Runs], stop: int) -> tuple[list[FrameRow], int]:
 
 def assert_all_ways_agree(store: Store, pieces: Iterable[Piece], monkeypatch: pytest.MonkeyPatch) -> None:
     for piece in pieces:
-        expected = whole(window_runs(store, piece, RunOptions()), piece.to_phy_offset)
+        expected = whole(rows_of_tables(store, piece), piece.to_phy_offset)
         for kernel, ways in (("", WAYS), ("python", WAYS[1:3])):
             monkeypatch.setenv("RMQCTL_KERNEL", kernel)
             for options in ways:
@@ -141,7 +150,7 @@ def test_a_file_that_shrinks_or_goes_under_the_walk(
     store = damageable("load-533")
     with Store.open(store.root) as opened:
         piece, gone, *_ = whole_log(opened)
-        parts = scan_runs(opened, piece, RunOptions(block_size_bytes=4096, call_seconds=0.0))
+        parts = scan_runs(opened, piece, RunOptions(window_size_bytes=4096))
         first = next(parts)
         store.cut(segment=0, size_bytes=first.end_phy_offset + 5000)
         rows, _ = whole([first, *parts], SEGMENT)

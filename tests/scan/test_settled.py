@@ -83,7 +83,7 @@ def test_a_log_that_grows_within_a_segment_of_zeros(rolling: Growing) -> None:
     steps = [ENDS[number] for number in range(ROLLS - 4, len(ENDS), 3)]
     rolling.end_at(ENDS[3])
     with locked(rolling.root), opened(rolling.root) as store:
-        options = ScanOptions(window_size_bytes=WINDOW_SIZE_BYTES, read_ahead=False)
+        options = ScanOptions(window_size_bytes=WINDOW_SIZE_BYTES)
         tables = going_on(scan_log(store, options=options), rolling, steps)
         offsets = [int(at) for table in tables for at in table.phy_offset[table.messages]]
         assert offsets == OFFSETS[: len(offsets)]

@@ -1,4 +1,4 @@
-"""Reading ahead changes nothing: the same rows from windows of any length, read by a thread or not."""
+"""The same rows from windows of any length, read by the kernel, by Python, or ahead by a thread."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameKind, ScanState
 from store_core.scan import parallel as side_by_side
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.scan.windows import FileWindows, PassingWindows, Windows, WindowsInTurns, windows_by_the_kernel
+from store_core.scan.windows import Windows
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
 from tests.kernel.driver import assert_same
+from tests.object_stores import ObjectStore
 from tests.threads import running
 
 WINDOWS = (997, 4096, 50_000)
@@ -40,11 +41,9 @@ def rows(root: Path, options: ScanOptions, start: int | None = None) -> Iterator
 @pytest.mark.parametrize("name", ["load-533", "clean-540", "crash-497"])
 def test_the_same_rows(golden: GoldenStore, name: str, window: int) -> None:
     root = golden(name)
-    plain = list(rows(root, ScanOptions(read_ahead=False)))
+    plain = list(rows(root, ScanOptions()))
     assert list(rows(root, ScanOptions(window_size_bytes=window))) == plain
-    assert list(rows(root, ScanOptions(window_size_bytes=window), 20_001)) == list(
-        rows(root, ScanOptions(read_ahead=False), 20_001)
-    )
+    assert list(rows(root, ScanOptions(window_size_bytes=window), 20_001)) == list(rows(root, ScanOptions(), 20_001))
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -53,7 +52,7 @@ def test_the_same_rows_of_a_damaged_log(damageable: Callable[..., Damageable], w
     for number in range(20, 2000, 300):
         store.zero(store.message(number)["phyOffset"] + 3, 700)
         store.flip(record=number + 100, field="size_bytes", byte=2)
-    plain = list(rows(store.root, ScanOptions(read_ahead=False)))
+    plain = list(rows(store.root, ScanOptions()))
     assert list(rows(store.root, ScanOptions(window_size_bytes=window))) == plain
 
 
@@ -74,15 +73,6 @@ def test_runs_have_the_same_messages_and_ends(damageable: Callable[..., Damageab
                 assert all(start + size == following for (start, size), (following, _) in pairwise(spans))
 
 
-def test_the_thread_ends_with_the_scan(golden: GoldenStore) -> None:
-    with Store.open(golden("load-533")) as store:
-        tables = scan_log(store, options=ScanOptions(window_size_bytes=4096))
-        next(tables)
-        assert running("read-ahead") == 1
-        del tables
-        assert not running("read-ahead")
-
-
 def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
     """As many buffers as one segment needs are made for all, and no window of a table still asked for is overwritten."""
     with Store.open(golden("load-533")) as store:
@@ -92,7 +82,26 @@ def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
                 windows.append(id(table.window.obj))
                 assert bytes(table.window) == store.log.read(table.window_phy_offset, len(table.window))
     assert len(store.log.segments) == 8
-    assert len(set(windows)) == 3
+    assert len(set(windows)) == 1
+
+
+@pytest.mark.parametrize("size_bytes", [997, 4096])
+def test_a_thread_reads_ahead_of_an_object_store(
+    golden: GoldenStore, object_store: ObjectStore, size_bytes: int
+) -> None:
+    """From where the window before ended or a little before it, as far as it is told, and it ends with the windows."""
+    root = golden("load-533")
+    with Store.open(root) as local, Store.open(object_store.put(root)) as remote:
+        segment = remote.log.segments[0]
+        until = segment.phy_offset + 40_000
+        with closing(Windows(remote.log, segment, size_bytes, ahead_to=until)) as windows:
+            at = segment.phy_offset
+            for step in (size_bytes, size_bytes - 100, 10, size_bytes, 60_000, 1):
+                assert windows.window(at, size_bytes) == local.log.read(at, size_bytes)
+                assert running("read-ahead") == 1
+                at += step
+            assert windows.window(until, 9000) == local.log.read(until, 9000)
+        assert not running("read-ahead")
 
 
 def test_a_file_that_shrinks_under_the_scan(damageable: Callable[..., Damageable]) -> None:
@@ -121,18 +130,6 @@ def test_a_view_is_walked_as_it_shows_itself(golden: GoldenStore, jobs: int, mon
         assert FrameKind.MESSAGE not in inside
 
 
-def test_a_window_stays_while_the_next_one_grows(golden: GoldenStore) -> None:
-    """Who walks ahead asks for more where a record is longer than a window, and somebody still looks at the one before."""
-    with Store.open(golden("load-533")) as store, closing(WindowsInTurns(store.log, 4096)) as windows:
-        first = windows.window(0, 4096)
-        before = bytes(first)
-        for size_bytes in (1000, 2000, 4096, 60_000):
-            assert bytes(windows.window(4000, size_bytes)) == store.log.read(4000, size_bytes)
-            assert bytes(first) == before
-        behind = windows.window(9000, 4096)
-        assert bytes(behind) == store.log.read(9000, 4096)
-
-
 @pytest.mark.parametrize("extra", [0, 700])
 def test_the_kernel_reads_what_python_does(damageable: Callable[..., Damageable], extra: int) -> None:
     """From anywhere, in any length, the rest of a window kept or not, over the file's end, and where it is too short."""
@@ -142,21 +139,23 @@ def test_the_kernel_reads_what_python_does(damageable: Callable[..., Damageable]
         log = opened.log
         segment = replace(log.segments[1], size_bytes=log.segments[1].size_bytes + extra)
         begin, end = segment.phy_offset, segment.end_phy_offset
+        patches = {segment.path: [Patch(0, 0)]}
         with (
-            closing(windows_by_the_kernel(log, segment, 4096)) as by_kernel,
-            closing(Windows(log, 4096)) as by_python,
-            closing(windows_by_the_kernel(log, segment, 4096, kept=False)) as passing,
+            opened.with_log(overlaid(log, patches, log.segments)) as view,
+            closing(Windows(log, segment, 4096)) as by_kernel,
+            closing(Windows(view.log, segment, 4096)) as by_python,
+            closing(Windows(log, segment, 4096, kept=False)) as passing,
         ):
-            assert (type(by_kernel), type(passing)) == (FileWindows, PassingWindows)
+            assert [each.reads_file for each in (by_kernel, by_python, passing)] == [True, False, True]
             for at in [begin, begin + 4000, begin + 8096, begin + 100, end - 5000, end - 1000, end, end + 10]:
                 for size_bytes in (1000, 4096, 60_000):
                     scans = [window_scan(at, 0, end + 100, ScanState.IN_DAMAGE, 1, size_bytes) for _ in range(3)]
                     both = (by_kernel, by_python, passing)
                     walked = [each.walk(scan, at, size_bytes) for each, scan in zip(both, scans, strict=True)]
                     there = log.read(at, size_bytes) if at < log.segments[1].end_phy_offset else b""
-                    assert [(bytes(window), size) for window, size in (walked[0], walked[2])] == [
-                        (there, len(there)),
-                        (b"", len(there)),
+                    assert [(bytes(window), size, error) for window, size, error in (walked[0], walked[2])] == [
+                        (there, len(there), None),
+                        (b"", len(there), None),
                     ]
                     if there:
                         assert walked[1] == walked[0]
@@ -168,15 +167,17 @@ def test_the_kernel_reads_what_python_does(damageable: Callable[..., Damageable]
 def test_a_segment_that_has_gone_or_cannot_be_read(golden: GoldenStore) -> None:
     with Store.open(golden("load-533")) as store:
         gone = replace(store.log.segments[0], path=Path("/nonexistent/00000000000000000000"))
-        assert type(windows_by_the_kernel(store.log, gone, 4096)) is Windows
+        with closing(Windows(store.log.alone(gone), gone, 4096)) as windows:
+            assert not windows.reads_file
+            assert not windows.window(0, 4096)
         with pytest.raises(UnreadableError, match="cannot read"):
-            windows_by_the_kernel(store.log, replace(gone, path=store.root), 4096)
+            Windows(store.log, replace(gone, path=store.root), 4096)
         refused = Segment(Path("/proc/self/mem"), 0, 9000)
         for kept in (True, False):
-            with closing(windows_by_the_kernel(store.log.alone(refused), refused, 4096, kept=kept)) as windows:
+            with closing(Windows(store.log.alone(refused), refused, 4096, kept=kept)) as windows:
                 for _ in range(2):
-                    with pytest.raises(
-                        UnreadableError, match="4096 bytes at 0 of the file: Input/output error"
-                    ) as told:
-                        windows.walk(window_scan(0, 0, 9000, ScanState.CHAINED, 0, 4096), 0, 4096)
-                    assert told.value.at == 0
+                    scan = window_scan(0, 0, 9000, ScanState.CHAINED, 0, 4096)
+                    _, count, error = windows.walk(scan, 0, 4096)
+                    assert "4096 bytes at 0 of the file: Input/output error" in str(error)
+                    assert isinstance(error, UnreadableError)
+                    assert (count, error.at) == (0, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store_core.storage.digest import Hole
-from store_core.storage.new_files import create_files
+from store_core.storage.scratch import create_files
 
 BLOCK = 4096
 

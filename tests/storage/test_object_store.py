@@ -375,7 +375,7 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
             "abfss",
             "Failed to acquire a lease on file 'stores/x': http://127.0.0.1:1/box/stores/x Azure Error: [LeaseAlreadyPresent] 409 "
             "There is already a lease present.\nThere is already a lease present.\nRequestId:",
-            "somebody else is at work on the file, or was killed amid that ([LeaseAlreadyPresent] 409)",
+            "another process is at work on the file, or was killed meanwhile ([LeaseAlreadyPresent] 409)",
             "run the command again in half a minute",
         ),
         (

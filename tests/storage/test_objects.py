@@ -79,6 +79,7 @@ def test_behind_a_refusal_nothing_is_under_way(object_store: ObjectStore, monkey
     assert "999" not in begun
 
 
+@pytest.mark.product(any_object_store=("s3", "abfss"))
 def test_a_large_file_is_there_whole_or_not_at_all(any_object_store: ObjectStore) -> None:
     """Beyond what S3 takes in one request. Azure shows an empty one from the begin on."""
     objects = objects_at(path_of(any_object_store.address("large")))

@@ -11,7 +11,7 @@ import pytest
 from store_core.broker.start import start_broker
 from store_core.broker.versions import RELEASES, groups_of
 from store_core.read.dump import all_queues
-from store_core.storage import queue_folders
+from store_core.storage import store as store_module
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_only_some_queues_are_held_at_a_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """50,000 sequences at a time, with their paths and lists, took 100 MB."""
-    monkeypatch.setattr(queue_folders, "_MOST_MADE", _FEW)
+    monkeypatch.setattr(store_module, "_MOST_MADE", _FEW)
     alive: WeakSet[SegmentSequence] = WeakSet()
     with Store.open(root) as store:
         assert len(store.queues) == _QUEUES
@@ -45,15 +45,15 @@ def test_only_some_queues_are_held_at_a_time(root: Path, monkeypatch: pytest.Mon
 
 
 def test_a_predicted_start_holds_no_more(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_folders, "_MOST_MADE", _FEW)
+    monkeypatch.setattr(store_module, "_MOST_MADE", _FEW)
     made: WeakSet[SegmentSequence] = WeakSet()
-    make = queue_folders.QueueFolders._make
+    make = store_module.QueueFolders._make
 
-    def noted(folders: queue_folders.QueueFolders, key: QueueKey) -> SegmentSequence:
+    def noted(folders: store_module.QueueFolders, key: QueueKey) -> SegmentSequence:
         made.add(found := make(folders, key))
         return found
 
-    monkeypatch.setattr(queue_folders.QueueFolders, "_make", noted)
+    monkeypatch.setattr(store_module.QueueFolders, "_make", noted)
     behaviour = groups_of(RELEASES)[-1][0]
     (root / "consumequeue" / "topic_0" / "3" / ("0" * 20)).write_bytes(bytes(4000))  # a short file may be a refusal
     with Store.open(root) as store:

@@ -144,9 +144,9 @@ class DeltaDestination(LooseDestination):
                 return standing_as(written)
             if written is None:
                 raise FailedError(
-                    "the table's log no longer tells how far it was exported",
+                    "the table's log no longer shows how far it was exported",
                     path=self.address,
-                    to_do="export anew, with --overwrite, and keep the table's log longer than exports lie apart",
+                    to_do="export again with --overwrite, and keep the table's log longer than the time between exports",
                 )
             return ExportState.from_json(written["state"], self.address)
 

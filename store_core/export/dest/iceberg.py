@@ -97,7 +97,7 @@ class IcebergDestination(LooseDestination):
                 return standing_as(written)
             if written is None:
                 raise FailedError(
-                    "the table no longer tells how far it was exported",
+                    "the table no longer shows how far it was exported",
                     path=self.address,
                     to_do="export to another place, and expire no snapshot that is the newest of an export",
                 )
@@ -248,7 +248,7 @@ class IcebergDestination(LooseDestination):
         removed = folders.values() if name == self.tables.main else [folders[name]]
         is_removed = is_here and not any(self.objects.names(f"{folder}/{self.table_folder}") for folder in removed)
         if not (is_removed and self._replaces):
-            or_else = "make the table anew with --overwrite" if is_removed else "name another catalog with --catalog"
+            or_else = "make the table again with --overwrite" if is_removed else "name another catalog with --catalog"
             raise UsageError(
                 "the catalog names a table that is not there",
                 path=self._gone[name],

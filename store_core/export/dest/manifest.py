@@ -84,7 +84,7 @@ def is_of_export(manifest: bytes) -> bool:
 
 
 def unreadable(where: str) -> FailedError:
-    return FailedError("the manifest cannot be read", path=where, to_do="export anew, with --overwrite")
+    return FailedError("the manifest cannot be read", path=where, to_do="export again with --overwrite")
 
 
 def _as_bytes(document: Mapping[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ _LONGEST: Final = 500
 _REPEATED_QUERY: Final = re.compile(r" \[SQL: | \(Background on this error")
 _FULL: Final = "make room on that file system, and run the command again"
 _TO_DO: Final = {
-    "database is locked": "wait for whoever has the catalog open, and run the command again",
+    "database is locked": "wait for the process that has the catalog open, and run the command again",
     "readonly database": "give its user the right to write to it",
     "disk is full": _FULL,
     "No space left on device": _FULL,

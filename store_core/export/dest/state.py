@@ -223,7 +223,7 @@ class ExportState:
                 )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FailedError(
-                "what the last export left cannot be read", path=where, to_do="export anew, with --overwrite"
+                "what the last export left cannot be read", path=where, to_do="export again with --overwrite"
             ) from error
         raise FailedError(
             "another version of rmqctl made this export", path=where, to_do="go on with that one, or --overwrite"

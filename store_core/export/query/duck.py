@@ -7,20 +7,157 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
-from store_core.errors import UsageError
+from store_core.errors import FailedError, StoreError, UsageError
 from store_core.export.query.catalog import NAMES, Tables
-from store_core.export.query.complaints import complaint
-from store_core.export.query.dataset import Scanner, TableDataset
-from store_core.export.tables.table import Batches
+from store_core.export.tables.table import Batches, Table, Where, schema_of
 from store_core.extras import not_installed
 from store_core.storage.scratch import scratch_folder
+
+OnError = Callable[[BaseException], None]
+Reads = Callable[["Scanner"], bool]
+
+
+class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """A table as a data set.
+
+    ``reads`` gets each reading that DuckDB asks for, and returns whether it has rows. ``on_error`` gets an error of a reading, which DuckDB would
+    only pass on as text.
+
+    DuckDB's threads may read several tables at a time; ``turns`` admits one of them to the stores, whose descriptors are not shared.
+    """
+
+    def __init__(self, table: Table, turns: Lock, on_error: OnError, reads: Reads) -> None:
+        # Dataset.__init__ is not called, because it is for data sets that Arrow's own code reads.
+        self._table, self._turns, self._on_error, self._reads = table, turns, on_error, reads
+        self._schema = schema_of(table.columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Scanner:
+        """Return a reading of these columns, of rows for which the filter is true. DuckDB calls this for each reference."""
+        names = list(self._schema.names if columns is None else columns)
+        where = None if filter is None else Where(filter, self._schema)
+        wanted = pa.schema([self._schema.field(name) for name in names])
+        scanner = Scanner(self._table, wanted, where, self._turns, self._on_error)
+        return scanner if self._reads(scanner) else replace(scanner, has_rows=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """A reading of a table, which can be repeated."""
+
+    table: Table
+    projected_schema: pa.Schema
+    where: Where | None
+    turns: Lock
+    on_error: OnError
+    has_rows: bool = True
+
+    def to_reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+        """Return a reader of the batches. ``schema``: the same columns with the names and types that the caller wants."""
+        if schema is None:
+            return pa.RecordBatchReader.from_batches(
+                self.projected_schema, self._batches() if self.has_rows else iter(())
+            )
+        return pa.RecordBatchReader.from_batches(schema, (_as_in(schema, batch) for batch in self._batches()))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        batches = self.table.batches(self.projected_schema.names, self.where)
+        try:
+            while (batch := self._next(batches)) is not None:
+                yield batch
+        finally:  # also if a query stops early
+            with self.turns:
+                batches.close()
+
+    def _next(self, batches: Generator[pa.RecordBatch, None, None]) -> pa.RecordBatch | None:
+        try:
+            with self.turns:
+                return next(batches, None)
+        except BaseException as error:
+            self.on_error(error)
+            raise
+
+
+def _as_in(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with a schema that differs only in field names and time zones."""
+    arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# After it: the query with a mark under it, or advice about settings, which are locked here.
+_PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the|\s*This error signals an")
+_KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
+_NO_TABLE: Final = re.compile(r"Table with name (.*?) does not exist!", re.DOTALL)
+_NO_ROOM: Final = "failed to offload"  # to the temporary folder
+_LONGEST: Final = 500
+_SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
+
+# A pattern of DuckDB's text -> rmqctl's text and advice.
+_BY_WORDS: Final = (
+    (
+        re.compile(
+            rf"can only [a-z ]+ base table|can only modify view|(?:{'|'.join(NAMES)}) is not an table"
+            rf'|existing object "(?:{"|".join(NAMES)})" is of type view',
+            re.IGNORECASE,
+        ),
+        "the tables of the store, and views, can only be read",
+        "give a SELECT, or make a table of your own from one",
+    ),
+    (
+        re.compile(
+            r'cannot access directory "[^"]*/extensions/|loading external extensions|.*: UPDATE_EXTENSIONS',
+            re.IGNORECASE,
+        ),
+        "there are no extensions here",
+        "nothing but the store can be reached",
+    ),
+)
+# The kind before DuckDB's text -> the error's class and advice. All other errors are the query's fault.
+_OTHERWISE: Final = (UsageError, "change the query")
+_BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
+    "Out of Memory": (FailedError, "give more --memory"),
+    "IO": (FailedError, "see that the system's temporary folder has room"),
+    "INTERNAL": (FailedError, "please report it"),
+    "FATAL": (FailedError, "please report it"),
+    "Binder": (UsageError, _SEE_TABLES),
+    "Catalog": (UsageError, _SEE_TABLES),
+    "Permission": (UsageError, "a query reads the tables of the store, and nothing else"),
+}
+
+
+def complaint(error: Exception) -> Exception:
+    """Return the error to raise for DuckDB's, which Arrow may pass on as text; other errors are returned unchanged."""
+    text = str(error)
+    found = _KIND.match(text)
+    if isinstance(error, StoreError) or found is None:
+        return error
+    if unknown := _NO_TABLE.match(text, found.end()):
+        near = get_close_matches(unknown[1].lower(), NAMES, 1)
+        to_do = f"did you mean {near[0]}? The tables are" if near else "the tables are"
+        return UsageError(f"there is no table {unknown[1][:_LONGEST]}", to_do=f"{to_do} {', '.join(NAMES)}")
+    for words, what, to_do in _BY_WORDS:
+        if words.match(text, found.end()):
+            return UsageError(what, to_do=to_do)
+    error_type, to_do = _BY_KIND.get(found[1].strip(), _OTHERWISE)
+    if _NO_ROOM in text:
+        to_do = "give more --memory, or more room with TMPDIR"
+    message = " ".join(_PLACE.split(text[found.end() :])[0].split())
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    is_word = not message[:2].isupper()  # SELECT is a keyword
+    return error_type(message[:1].lower() + message[1:] if is_word else message, to_do=to_do)
+
 
 MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192

@@ -1,4 +1,4 @@
-"""Define the documented Arrow schemas of an export (docs/export.md).
+"""Define the documented Arrow schemas of an export (docs/tables.md).
 
 They have only types that Spark, DuckDB and pandas all read: no dictionary, view, large or millisecond types.
 """
@@ -66,7 +66,7 @@ MESSAGE_COLUMNS: Final = (
     Column("store_host", pa.string(), "the broker, a.b.c.d:port or [v6]:port", repeats=True),
     Column("reconsume_times", pa.int32(), "how often consumers gave it back"),
     Column("prepared_transaction_offset", pa.int64(), "of a commit, byte offset of its half message; else 0"),
-    Column("body_crc", pa.int32(), "CRC-32 & 0x7FFFFFFF of the stored body, as the record tells it"),
+    Column("body_crc", pa.int32(), "CRC-32 & 0x7FFFFFFF of the stored body, as stored in the record"),
     Column("crc", pa.string(), "ok, or bad where the stored body does not match body_crc", repeats=True),
     Column("properties", pa.map_(pa.string(), pa.string()), "all properties by name"),
     Column("body_size_bytes", pa.int32(), "length of the stored body, bytes"),

@@ -11,6 +11,7 @@ import tarfile
 import uuid
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,47 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.storage.publish import result_problem
 from store_core.storage.writer import save_file
+
+JAVA_ENDS_SECONDS: Final = 3  # Java's time to leave its master and remove its files at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Spark's master (None: spark-submit has it), its settings, a scratch folder, and the executors' environment.
+
+    ``environment`` is a packed archive; None for the executors' own.
+    """
+
+    master: str | None
+    conf: tuple[tuple[str, str], ...]
+    scratch: Path
+    environment: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes of logs that tasks of this run have walked so far; repeated tasks count twice."""
+
+    walked_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The pickled pieces of tasks that finished since the last message, each with its task's number."""
+
+    pieces: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The pickled pieces in the order of the tasks, or the pickled StoreError of the run. ``notes`` are for the
+    operator.
+    """
+
+    pieces: tuple[bytes, ...] = ()
+    error: bytes | None = None
+    notes: tuple[str, ...] = ()
+
 
 ENVIRONMENT: Final = "rmqctl_env"  # an archive's folder in an executor's working directory
 DISTRIBUTION: Final = "rmqctl"

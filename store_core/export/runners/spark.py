@@ -24,9 +24,8 @@ from typing import Final, Self
 
 from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
-from store_core.export.runners.pack import packed_environment
+from store_core.export.runners.pack import JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start, packed_environment
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
-from store_core.export.runners.spark_messages import JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start
 from store_core.extras import assert_installed
 
 LOCAL_MASTER: Final = "local[*]"

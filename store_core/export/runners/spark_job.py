@@ -27,8 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.export.runners.pack import ENVIRONMENT
-from store_core.export.runners.spark_messages import JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start
+from store_core.export.runners.pack import ENVIRONMENT, JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start
 
 if TYPE_CHECKING:
     from store_core.errors import FailedError, StoreError

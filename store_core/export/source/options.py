@@ -187,7 +187,7 @@ def _check(wanted: LogFilter, columns: Sequence[str]) -> None:
         (wanted.begin_ms, wanted.end_ms, ("beginTime", "endTime")),
     ):
         if low is not None and high is not None and low > high:
-            raise UsageError(f"{names[0]} is behind {names[1]}", to_do="give the lower one first")
+            raise UsageError(f"{names[0]} is after {names[1]}", to_do="give the lower one first")
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UsageError(f"the column {twice[0]!r} is named twice", to_do="name each column once")
 
@@ -208,7 +208,7 @@ def _path(text: str) -> Path:
     try:
         return path_of(text).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"nobody knows the home folder of {text!r}", to_do="write the path out") from error
+        raise UsageError(f"the home folder of {text!r} is not known", to_do="write the path out") from error
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store_core.errors import UsageError
-from store_core.export.log_copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.data_loss import Named, data_lost, refuse_gaps
 from store_core.export.source.offsets import Last, Offset, Offsets, Span, end_of, last_of, offset_after, spans_between
@@ -20,6 +19,7 @@ from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.export.splits.tail import landmarks_of
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_after, start_for_time
+from store_core.read.log_copies import differences, find_copies, taken_once
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.half_applied import half_changed
@@ -52,10 +52,11 @@ def _named_logs(options: SourceOptions) -> list[Named]:
     if options.keep_copies or len(options.stores) == 1:
         return named_stores(options)
     with _opened(options.stores) as stores:
-        taken, texts = taken_once(stores, _called(options))
+        called = _called(options)
+        taken, texts = taken_once(stores, [name.given for name in called])
     for text in texts:
         warnings.warn(text, stacklevel=2)
-    names = distinct_names([log.called for log in taken])
+    names = distinct_names([Called.together([called[number] for number in log.numbers]) for log in taken])
     return [Named(name, log.settings) for name, log in zip(names, taken, strict=True)]
 
 

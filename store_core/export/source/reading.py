@@ -22,7 +22,7 @@ from store_core.export.source.walk import SourceSplit, tables_of
 from store_core.export.splits.chain import HEADS
 from store_core.export.splits.plan import Split, segments_of
 from store_core.export.splits.tail import refuse_another_log
-from store_core.export.tables.gone import refuse_cut
+from store_core.export.tables.table import refuse_cut
 from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import LogFilter, has_message_after

@@ -110,9 +110,9 @@ class Follower:
             at = max(int(starting), log_start := store.log.min_phy_offset)
             if at != int(starting) and self._fail:
                 raise FailedError(
-                    f"the stream is to begin at {starting}, and the log of {self._named.name} begins at {log_start}",
+                    f"the stream is to start at {starting}, and the log of {self._named.name} begins at {log_start}",
                     path=str(self._named.settings.root),
-                    to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
+                    to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to start where the log does',
                 )
             log, at_work = store.log, last_begun(store.log)
             if not log.segments:
@@ -125,7 +125,7 @@ class Follower:
             if found is None and segment.phy_offset == at_work:
                 end = self._reach(store, at_work, None)
                 raise UsageError(
-                    f"the stream is to begin at {starting}, and the log of {self._named.name} ends at {end}",
+                    f"the stream is to start at {starting}, and the log of {self._named.name} ends at {end}",
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "latest"), or an offset that is there',
                 )
@@ -226,7 +226,7 @@ class Follower:
 
     def _after_cut(self, store: Store, start: int) -> int:
         """Return where to continue after a cut: records after the tail are part of the log no more."""
-        self._lost("the log was cut in front of it since", start)
+        self._lost("the log has been cut before it", start)
         at_work = store.log.find(last_begun(store.log))
         if at_work is None or start <= at_work.phy_offset:
             return start
@@ -280,19 +280,19 @@ class Follower:
         if start >= (end := nominal_end(log, at_work)):
             # Nothing is stored there yet, so everything before it must be: a blank may lead to its segment's end.
             if start > end or not ends_a_frame(store, at_work, start):
-                self._lost("the log ends in front of it: it was cut, or is another one", start)
+                self._lost("the log ends before it: it was cut, or is another one", start)
                 return min(start, self._end_of_frames(store, at_work))
             return start
         segment = at_work if start == at_work.end_phy_offset else log.find(start)
         if segment is None:
             if start < at_work.end_phy_offset:
                 return start
-            self._lost("the log ends in front of it: it was cut, or is another one", start)
+            self._lost("the log ends before it: it was cut, or is another one", start)
             return self._end_of_frames(store, at_work)
         if start > segment.phy_offset:
             found = chained_end(store, segment, segment.phy_offset, start)
             if found is not None and found != start:
-                self._lost("no record starts there any more: the log was cut and written anew", start)
+                self._lost("no record starts there any more: the log was cut and written over", start)
                 return found
             if found is None and not ends_a_frame(store, segment, start):
                 self._lost("no record ends there any more: the log was cut", start)

@@ -16,7 +16,7 @@ from typing import Final
 from store_core.errors import FailedError, UsageError
 from store_core.export.splits.chain import chained_end
 from store_core.export.splits.plan import Split, segments_of
-from store_core.export.tables.gone import refuse_cut
+from store_core.export.tables.table import refuse_cut
 from store_core.scan.frames import FrameTable, select
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.storage.sequence import Segment, SegmentSequence

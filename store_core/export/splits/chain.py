@@ -109,7 +109,7 @@ def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proo
 
 def _next_messages(store: Store, segment: Segment, at: int) -> Iterator[tuple[FrameTable, int]]:
     room = _MOST_LOOKED_UP
-    options = replace(FRAMES, window_size_bytes=NEAR_BYTES, read_ahead=False)
+    options = replace(FRAMES, window_size_bytes=NEAR_BYTES)
     for table in scan_segment(store, segment, options, at, chained=True):
         rows = np.flatnonzero(table.messages)[:room].tolist()
         yield from ((table, row) for row in rows)

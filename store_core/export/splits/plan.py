@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from store_core.export.splits.split_task import Piece
 
 SPLIT_SIZE_BYTES: Final = 256 << 20
-EXPORT_ANEW: Final = "export it anew, with --overwrite or to another place"
+EXPORT_ANEW: Final = "export it again with --overwrite, or to another place"
 # A walk that starts this far before an offset has met a frame's end before it, unless there is none.
 _RUN_UP_BYTES: Final = MAX_RECORD_SIZE_BYTES + (1 << 20)
 

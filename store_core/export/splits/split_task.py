@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from store_core.export import task_progress as meter
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
-from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.chain import is_led_to
 from store_core.export.splits.plan import EXPORT_ANEW, Split, Task, segments_of
 from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, refuse_another_log, still_holds
@@ -26,8 +24,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
 from store_core.scan.io_errors import refused_stretches
-from store_core.scan.log import WINDOW_SIZE_BYTES, ScanOptions, scan_segment
-from store_core.scan.windows import Windows
+from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.buffers import KEPT
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings
@@ -41,20 +38,7 @@ def unreadable_stretches(
     return [Range(*row[:4], file) for row in refused_stretches(log, segment, error, stop)]
 
 
-class WindowsUpTo(Windows):
-    """Windows that end at an offset, as if the file ended there."""
-
-    def __init__(self, log: SegmentSequence, size_bytes: int, end_phy_offset: int) -> None:
-        super().__init__(log, size_bytes)
-        self._end_phy_offset = end_phy_offset
-
-    def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """Return the bytes as ``Windows.window`` does, cut at the end offset."""
-        return super().window(phy_offset, max(min(size_bytes, self._end_phy_offset - phy_offset), 0))
-
-
-# One thread reads and walks: parallel tasks leave no processor for reading ahead, which moves each window between caches.
-_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False, read_ahead=False)
+_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _RANGES_AT_ONCE: Final = 10_000
 _MAX_REFUSED_RANGES: Final = 10_000  # unreadable ranges of a split; with more, the task fails
 
@@ -115,7 +99,7 @@ def _assert_led(task: Task, way: Split) -> None:
             raise PlanOutOfDateError(
                 f"the log of {task.store} no longer leads to the record at {way.stop_phy_offset} that was exported last",
                 path=str(store.root),
-                to_do=f"it has been cut in front of it and written on: {EXPORT_ANEW}",
+                to_do=f"it has been cut before that and written on: {EXPORT_ANEW}",
             )
     meter.walked(way.size_bytes)
 
@@ -126,7 +110,6 @@ def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
     That is when the log grew after a record was taken for its last, and when a range of the log turns out to be
     unreadable.
     """
-    keep_freed_memory()
     settled = 0
     refused: list[Range] = []
     while True:
@@ -220,9 +203,8 @@ class SplitWork:
             if at < min(found.phy_offset, stop):
                 short = replace(segment, size_bytes=found.phy_offset - segment.phy_offset)
                 until = min(found.phy_offset, stop)
-                with closing(WindowsUpTo(store.log, WINDOW_SIZE_BYTES, found.phy_offset)) as windows:
-                    tables = scan_segment(store, short, _OPTIONS, at, until, chained=is_chained, windows=windows)
-                    self._walk(self._as_far_as_settled(tables, store.log, segment), file, until)
+                tables = scan_segment(store, short, _OPTIONS, at, until, chained=is_chained)
+                self._walk(self._as_far_as_settled(tables, store.log, segment), file, until)
             if found.phy_offset < stop:
                 self._add_refused(found, stop)
             at, is_chained = found.end_phy_offset, False

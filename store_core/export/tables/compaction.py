@@ -11,9 +11,8 @@ import pyarrow.dataset as ds
 
 from store_core.check.log import UNREADABLE, LogFindings
 from store_core.export.rows.schema import Column
-from store_core.export.tables.gone import refuse_cut
 from store_core.export.tables.messages import MESSAGE_COLUMNS, Decoding
-from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.export.tables.table import Batches, StoresTable, Where, refuse_cut
 from store_core.findings import Finding, finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, scan_segment

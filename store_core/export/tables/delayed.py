@@ -11,8 +11,7 @@ from store_core.codec.properties import REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY
 from store_core.codec.record import Message
 from store_core.export.rows.schema import TIME, Column
 from store_core.export.tables.queues import QueuesTable, places_of
-from store_core.export.tables.table import Batches, Where, schema_of, wanted_rows
-from store_core.export.tables.times import microseconds
+from store_core.export.tables.table import Batches, Where, microseconds, schema_of, wanted_rows
 from store_core.layout import paths
 from store_core.layout.timer import TIMER_TOPIC
 from store_core.read.delayed import DeliveryProgress, delivery_progress, timer_due_ms

@@ -10,10 +10,10 @@ from typing import Final
 import pyarrow as pa
 
 from store_core.check.store import check_store
-from store_core.export.log_copies import apart, differences
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.findings import Finding
+from store_core.read.log_copies import apart, differences
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import path_of
 from store_core.storage.store import Store

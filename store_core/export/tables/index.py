@@ -11,8 +11,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, wanted_rows
-from store_core.export.tables.times import times
+from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, times, wanted_rows
 from store_core.read.index import Index, IndexFile
 from store_core.read.types import index_faults
 
@@ -23,7 +22,7 @@ INDEX_COLUMNS: Final = (
     Column("entry", pa.int32(), "number of the entry in its file, from 1"),
     Column("key_hash", pa.int32(), "hash of topic#key"),
     Column("phy_offset", pa.int64(), "byte offset of the record in the log"),
-    Column("store_time", TIME, "the file's begin and whole seconds; null for a number that is no time", nullable=True),
+    Column("store_time", TIME, "the file's start and whole seconds; null for a number that is no time", nullable=True),
     Column("previous", pa.int32(), "number of the next older entry on the slot; 0 or less: none"),
 )
 _SCHEMA: Final = schema_of(INDEX_COLUMNS)

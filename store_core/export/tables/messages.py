@@ -14,15 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
-from store_core.check.pieces import log_range, whole_log
-from store_core.export.log_copies import differences
+from store_core.check.verify import log_range, whole_log
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
-from store_core.export.tables.gone import refuse_cut
-from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.export.tables.table import Batches, StoresTable, Where, refuse_cut
 from store_core.kernel.text import are_text
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
+from store_core.read.log_copies import differences
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment
@@ -42,7 +41,7 @@ _LEAST_RANGE_BYTES: Final = 64 << 10
 
 
 class MessagesTable(StoresTable):
-    """Every record of the logs of some stores, each with its name, in log order (docs/export.md, "Messages").
+    """Every record of the logs of some stores, each with its name, in log order (docs/tables.md).
 
     Conditions on offsets, stores and store times leave out segments; a condition on any column is evaluated before the other columns are decoded. The
     walked part of the log is checked, and faults are ``findings``. ``on_progress`` gets the bytes walked so far, by all readings of the table.

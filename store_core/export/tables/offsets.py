@@ -31,7 +31,7 @@ OFFSET_COLUMNS: Final = (
     Column(
         "lag",
         pa.int64(),
-        "messages the group is behind; below 0 beyond the end; null without a queue, or if no BIGINT",
+        "messages the group has not consumed; below 0 beyond the end; null without a queue, or if no BIGINT",
         nullable=True,
     ),
 )

@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 from store_core.errors import UnreadableError
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.gone import refuse_gone
-from store_core.export.tables.table import Batches, Mask, StoresTable, Where, needed, only, wanted_rows
-from store_core.export.tables.times import times
+from store_core.export.tables.table import (
+    Batches,
+    Mask,
+    StoresTable,
+    Where,
+    needed,
+    only,
+    refuse_gone,
+    times,
+    wanted_rows,
+)
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout import queue as layout
@@ -44,11 +52,11 @@ QUEUE_COLUMNS: Final = (
     Column(
         "state",
         pa.string(),
-        "message; expired: in front of the log; filler: of a queue that begins amid its file; dead: skips a lost message",
+        "message; expired: before the log's start; filler: of a queue that starts within its file; dead: skips a lost message",
         repeats=True,
     ),
     Column("batch_size", pa.int32(), "messages of the entry: 1 but in batch queues"),
-    Column("store_time", TIME, "what a batch queue or ConsumeQueueExt tells; else null", nullable=True),
+    Column("store_time", TIME, "of an entry of a batch queue or with a ConsumeQueueExt unit; else null", nullable=True),
     Column("deliver_time", TIME, "of a delayed message, when it is due; else null", nullable=True),
     Column("ext_tags_code", pa.int64(), "what tags_code would be, from ConsumeQueueExt; else null", nullable=True),
     Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from store_core.codec.text import decode_text
 from store_core.export.rows.kinds import topic_kind
 from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME, Column
-from store_core.export.tables.table import schema_of
-from store_core.export.tables.times import times
+from store_core.export.tables.table import schema_of, times
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
@@ -90,7 +89,7 @@ _MEASURES: Final = (
 STATS_COLUMNS: Final = (
     *_WHOSE,
     Column("queue_id", pa.int32(), "queue number, from 0"),
-    Column("hour", TIME, "the hour of the store time, its begin; null for a number that is no time", nullable=True),
+    Column("hour", TIME, "the start of the hour of the store time; null for a number that is no time", nullable=True),
     *_MEASURES,
 )
 TOPIC_COLUMNS: Final = (*_WHOSE, *_MEASURES)

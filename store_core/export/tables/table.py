@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Generator, Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -14,9 +15,104 @@ from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE
-from store_core.export.rows.schema import Column
+from store_core.errors import FailedError
+from store_core.export.dest.parquet import ParquetFile, WrittenFile
+from store_core.export.dest.task_destination import Place
+from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME, Column
 from store_core.findings import KINDS, Finding, finding
+from store_core.kernel.codes import FrameKind, HoleCode
+from store_core.scan.frames import FrameTable
+from store_core.storage.remote_path import RemotePath, is_there
+from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
+
+
+def refuse_gone(path: Path) -> None:
+    """Raise FailedError if a listed file is gone: its content would be missing without any message.
+
+    Call it where bytes are missing, since a read of a missing file returns none.
+    """
+    if isinstance(path, RemotePath):
+        path.parent.forget()
+    if not is_there(path):
+        raise _gone(path, "went away")
+
+
+def refuse_cut(segment: Segment, table: FrameTable) -> None:
+    """Raise FailedError if a table of a segment's scan ends with bytes that were stored when the segment was listed."""
+    if not len(table) or table.phy_offset[-1] >= segment.end_phy_offset:
+        return
+    if table.kind[-1] == FrameKind.HOLE and table.code[-1] == HoleCode.NO_FILE:
+        raise _gone(segment.path, "was cut" if is_there(segment.path) else "went away")
+
+
+def _gone(path: Path, what: str) -> FailedError:
+    return FailedError(
+        f"a file of the store {what} while it was read",
+        path=str(path),
+        to_do="run the command again; a broker removes what has expired",
+    )
+
+
+_ROW_GROUP_SIZE_BYTES: Final = 16 << 20
+_MOST_BATCHES: Final = 256  # held unjoined: each takes kilobytes, however few rows it has
+
+
+def write_table(
+    place: Place, table: str, store: str, name: str, columns: Sequence[Column], batches: Iterable[pa.RecordBatch]
+) -> WrittenFile:
+    """Write batches with these columns as TABLE/NAME. Raises FailedError, and then leaves no file."""
+    schema = schema_of(columns)
+    repeated = [column.name for column in columns if column.repeats]
+    file = ParquetFile(place, f"{table}/{name}", schema, use_dictionary=repeated)
+    rows = 0
+    try:
+        for group in row_groups(batches, schema):
+            file.write_group(group)
+            rows += len(group)
+    except BaseException:
+        file.abort()
+        raise
+    file.close()
+    return WrittenFile(table, store, file.staged, file.path, rows, file.size_bytes, file.crc32c)
+
+
+def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.Table]:
+    """Join batches to tables of some megabytes, each a row group of a file."""
+    joined: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in filter(len, batches):
+        pending.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= _ROW_GROUP_SIZE_BYTES:
+            yield pa.Table.from_batches([*joined, *pending], schema)
+            joined, pending, size_bytes = [], [], 0
+        elif len(pending) == _MOST_BATCHES:
+            joined += pa.Table.from_batches(pending, schema).combine_chunks().to_batches()
+            pending = []
+    if joined or pending:
+        yield pa.Table.from_batches([*joined, *pending], schema)
+
+
+_MICROSECONDS = 1000
+
+
+def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
+    """Convert milliseconds to a column of times; null for missing values and numbers that are no time."""
+    values = timestamp_ms.astype(np.int64)
+    beyond = (values > LARGEST_TIME_MS) | (values < LEAST_TIME_MS)
+    if missing is not None:
+        beyond |= missing
+    return pa.array(np.where(beyond, 0, values) * _MICROSECONDS, mask=beyond).cast(TIME)
+
+
+def microseconds(timestamp_ms: int | None) -> int | None:
+    """Convert milliseconds to one value of a column of times; None for a number that is no time."""
+    if timestamp_ms is None or not LEAST_TIME_MS <= timestamp_ms <= LARGEST_TIME_MS:
+        return None
+    return timestamp_ms * _MICROSECONDS
+
 
 Mask = NDArray[np.bool_]
 Batches = Generator[pa.RecordBatch, None, None]

@@ -19,8 +19,7 @@ from store_core.export.splits.notes import digest, file_identity, identity_of
 from store_core.export.tables.compaction import COMPACTION_COLUMNS, CompactionTable
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, readable_places_of
-from store_core.export.tables.table import schema_of
-from store_core.export.tables.writing import write_table
+from store_core.export.tables.table import schema_of, write_table
 from store_core.findings import Finding, finding
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.index import IndexFile

@@ -12,8 +12,7 @@ import pyarrow as pa
 from store_core.check.log import LogFindings
 from store_core.codec.properties import PRODUCER_GROUP, REAL_QID, REAL_TOPIC
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
-from store_core.export.tables.times import microseconds
+from store_core.export.tables.table import Batches, StoresTable, Where, microseconds, schema_of, wanted_rows
 from store_core.layout import paths
 from store_core.read.log_files import unread_log
 from store_core.read.records import read_message

@@ -10,8 +10,10 @@ zeros at its end that may become a long run.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from store_core.codec.properties import has_bad_batch, has_bad_level, has_parted_value, some_properties
 from store_core.codec.tags import index_key_hashes
@@ -38,9 +40,7 @@ from store_core.kernel.reference.record import (
     property_crc_holds,
 )
 from store_core.layout import record
-
-if TYPE_CHECKING:
-    from store_core.kernel.reference.file import FileReader
+from store_core.storage.files import open_read_only
 
 _PREFIX: Final = record.PREFIX.struct
 _MAGIC: Final = record.PREFIX.field_struct("magic")
@@ -65,20 +65,54 @@ def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """Cut the part of a segment in ``window`` into frames, from index ``at`` on. See ``kernel.scan_window``."""
-    bytes_left = segment_end_phy_offset - window_phy_offset
-    if at < 0 or window_phy_offset < 0 or bytes_left < 0 or state not in list(ScanState):
-        raise ValueError("the window's position, the index in it or the state makes no sense")
-    walk = Walk(bytes(memoryview(window)[:bytes_left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
-    return walk.run(at, ScanState(state))
+    scan = WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, len(window))
+    scan.go_on(window)
+    return scan.columns()
+
+
+class FileReader:
+    """See ``store_core.kernel.file``."""
+
+    def __init__(self, path: Path, _open_flags: int, _noatime: int) -> None:
+        self._descriptor: int | None = open_read_only(path)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def read_into(self, window: memoryview, have: int, position: int) -> tuple[int, int]:
+        """Fill the window as ``WindowScan.read_on`` does, without the walk."""
+        if self._descriptor is None:
+            raise ValueError("the file is closed")
+        while have < len(window):
+            try:
+                count = os.preadv(self._descriptor, [window[have:]], position + have)
+            except OSError as error:
+                return have, error.errno or 0
+            if not count:
+                break
+            have += count
+        return have, 0
 
 
 class WindowScan:
-    """A ``scan_window`` for a window that is still being read."""
+    """A ``scan_window`` for a window that is still being read; frames that start at ``to`` or after it have no rows."""
 
     def __init__(
-        self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
+        self,
+        window_phy_offset: int,
+        at: int,
+        segment_end_phy_offset: int,
+        state: int,
+        flags: int,
+        size_bytes: int,
+        to: int | None = None,
     ) -> None:
-        self._arguments = window_phy_offset, at, segment_end_phy_offset, state, flags
+        if at < 0 or not 0 <= window_phy_offset <= segment_end_phy_offset or state not in list(ScanState):
+            raise ValueError("the window's position, the index in it or the state makes no sense")
+        self._begin = at, ScanState(state)
+        self._place = window_phy_offset, segment_end_phy_offset, ScanFlag(flags), to
         self._window: Any = b""
 
     def go_on(self, window: Any) -> None:
@@ -93,7 +127,22 @@ class WindowScan:
         return self.read_on(file, memoryview(bytearray(size_bytes)), 0, position)
 
     def columns(self) -> WindowColumns:
-        return scan_window(self._window, *self._arguments)
+        return self._walk().run(*self._begin)
+
+    def rows(self) -> tuple[list[tuple[Any, ...]], int, int, int, int]:
+        walk = self._walk()
+        stop = walk.stop(*self._begin)
+        topics = [*walk.topic_ids, b""]  # the last one is that of rows with the topic id -1
+        rows = [
+            (*row[:4], row.own_phy_offset, row.queue_id, row.queue_offset, topics[row.topic_id])
+            for row in map(Row._make, walk.rows)
+        ]
+        return rows, walk.message_count, *stop
+
+    def _walk(self) -> Walk:
+        phy_offset, segment_end, flags, to = self._place
+        window = bytes(memoryview(self._window)[: segment_end - phy_offset])
+        return Walk(window, phy_offset, segment_end, flags, to)
 
 
 class Stop(NamedTuple):

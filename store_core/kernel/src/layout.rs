@@ -61,6 +61,8 @@ numbers! {
     PROPERTIES_LENGTH_SIZE: usize = 2;
     MIN_RECORD_SIZE: usize = 91;
     MAX_RECORD_SIZE: usize = 32 << 20;
+    MAX_PROPERTIES_SIZE: usize = 32767;
+    LONGEST_V1_TOPIC: usize = 127;
     LONGEST_HEAD: usize = HEAD_SIZE + STORE_TIME_SIZE + MIDDLE_SIZE + 2 * HOST_V6_SIZE;
 
     CRC_MASK: u32 = 0x7FFF_FFFF;
@@ -155,6 +157,14 @@ numbers! {
     WANT_PROPERTIES: u32 = 8;
     WANT_BODIES: u32 = 16;
     WANT_MARKS: u32 = 32;
+
+    // codes.EncodeRefusal
+    REFUSED_NOT: u8 = 0;
+    REFUSED_SEPARATOR: u8 = 1;
+    REFUSED_TOPIC: u8 = 2;
+    REFUSED_PROPERTIES: u8 = 3;
+    REFUSED_BODY: u8 = 4;
+    REFUSED_RECORD: u8 = 5;
 
     KEY_SEPARATOR: u8 = b' ';
     ZERO_RUN: usize = 512;

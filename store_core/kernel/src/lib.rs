@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod arrow;
-mod blocks;
 mod collect;
 mod columns;
 mod derive;
+mod encode;
 mod entries;
 mod file;
 mod hosts;
@@ -31,13 +31,14 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_class::<file::FileReader>()?;
-    module.add_class::<file::FileWalk>()?;
     module.add_class::<collect::Collector>()?;
     module.add_class::<scan::WindowScan>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_record, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
     module.add_function(wrap_pyfunction!(entries::chain_sums, module)?)?;
     module.add_function(wrap_pyfunction!(entries::good_run, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;

@@ -5,16 +5,18 @@ use std::io::Error;
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 
-use crate::blocks;
 use crate::columns::{Columns, Stop};
-use crate::file::FileReader;
+use crate::file::{self, FileReader};
 use crate::layout::IN_BAD_BLANK;
 use crate::walk::{self, Window};
 
 /// What is read at once: it stays in a processor's own cache until it has been walked.
 const PART: usize = 128 << 10;
+
+/// Rows, messages, and where the walk stopped.
+type Rows<'py> = (Bound<'py, PyList>, usize, usize, u8, usize);
 
 /// See `store_core.kernel.WindowScan`.
 #[pyclass(module = "store_core.kernel._native")]
@@ -22,6 +24,8 @@ pub struct WindowScan {
     phy_offset: i64,
     segment_end: i64,
     flags: u32,
+    /// What begins at this offset or after it gets no row.
+    to: i64,
     /// Where the walk began, and in which state.
     begin: Stop,
     stop: Stop,
@@ -32,7 +36,8 @@ pub struct WindowScan {
 #[pymethods]
 impl WindowScan {
     #[new]
-    #[pyo3(signature = (window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes, /))]
+    #[pyo3(signature = (window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes, to=i64::MAX, /))]
+    #[allow(clippy::too_many_arguments)] // as the twin's
     fn new(
         window_phy_offset: i64,
         at: i64,
@@ -40,6 +45,7 @@ impl WindowScan {
         state: i64,
         flags: u32,
         size_bytes: usize,
+        to: i64,
     ) -> PyResult<Self> {
         let at = usize::try_from(at).map_err(|_| nonsense())?;
         let state = u8::try_from(state).map_err(|_| nonsense())?;
@@ -50,7 +56,7 @@ impl WindowScan {
         let begin = Stop::at(at, state);
         let columns = Columns::for_window(size_bytes.saturating_sub(at), flags);
         let (phy_offset, segment_end) = (window_phy_offset, segment_end_phy_offset);
-        Ok(Self { phy_offset, segment_end, flags, begin, stop: begin, columns: Some(columns) })
+        Ok(Self { phy_offset, segment_end, flags, to, begin, stop: begin, columns: Some(columns) })
     }
 
     #[pyo3(signature = (window, /))]
@@ -79,7 +85,7 @@ impl WindowScan {
                 let end = data.len().min(have.saturating_add(PART));
                 let part = data.get_mut(have..end).unwrap_or(&mut []);
                 let wanted = part.len();
-                let (done, error) = blocks::fill(file, part, position.saturating_add(have as u64));
+                let (done, error) = file::fill(file, part, position.saturating_add(have as u64));
                 have += done;
                 self.walk(data.get(..have).unwrap_or(&[]), 0);
                 if done < wanted || have == data.len() {
@@ -112,7 +118,7 @@ impl WindowScan {
                     room.resize(start + have + wanted, 0); // a long record
                 }
                 let part = room.get_mut(start + have..start + have + wanted).unwrap_or(&mut []);
-                let (done, error) = blocks::fill(file, part, position.saturating_add((begin + have) as u64));
+                let (done, error) = file::fill(file, part, position.saturating_add((begin + have) as u64));
                 have += done;
                 self.walk(room.get(start..start + have).unwrap_or(&[]), begin);
                 if done < wanted || begin + have == size_bytes {
@@ -124,7 +130,7 @@ impl WindowScan {
                 }
                 let rest = start + used..start + have;
                 (begin, have) = (begin + used, have - used);
-                start = blocks::start_of(&room, have);
+                start = file::start_of(&room, have);
                 if room.len() < start + have {
                     room.resize(start + have, 0);
                 }
@@ -137,6 +143,12 @@ impl WindowScan {
         let columns = self.columns.take().ok_or_else(nonsense)?;
         let continues = walk::continues(&columns, self.phy_offset, self.begin);
         columns.into_dict(py, self.stop, continues)
+    }
+
+    /// The same for whoever needs few columns and no numpy: rows, messages, and where to go on.
+    fn rows<'py>(&mut self, py: Python<'py>) -> PyResult<Rows<'py>> {
+        let (rows, messages) = self.columns.take().ok_or_else(nonsense)?.into_rows(py)?;
+        Ok((rows, messages, self.stop.at, self.stop.state, self.stop.need_bytes))
     }
 }
 
@@ -153,7 +165,7 @@ impl WindowScan {
         let left = usize::try_from(self.segment_end.saturating_sub(phy_offset)).unwrap_or(0);
         let data = data.get(..left).unwrap_or(data);
         let window = Window { data, place, phy_offset, segment_end: self.segment_end, flags: self.flags };
-        let (columns, stop) = walk::scan_on(columns, window, self.stop.at - place, self.stop.state, i64::MAX);
+        let (columns, stop) = walk::scan_on(columns, window, self.stop.at - place, self.stop.state, self.to);
         (self.columns, self.stop) = (Some(columns), Stop { at: place + stop.at, ..stop });
     }
 }

@@ -11,11 +11,9 @@ from store_core.errors import PlanOutOfDateError, StoreError
 from store_core.layout.paths import OURS
 from store_core.recovery.apply.execute import Change
 from store_core.recovery.apply.finish_interrupted import Outcome, changing, remove_change, settle, take_back
+from store_core.recovery.apply.originals import assert_room
 from store_core.recovery.apply.prepare import RESERVE_FILE, Preparation
-from store_core.recovery.plans.content import Contents
-from store_core.recovery.plans.disk_space import assert_room
-from store_core.recovery.plans.expect import assert_expected
-from store_core.recovery.plans.plan import Plan
+from store_core.recovery.plans.plan import Contents, Plan, assert_expected
 from store_core.storage.failure import failed
 from store_core.storage.journal import (
     UNDO_FOLDER,

@@ -14,9 +14,7 @@ from typing import Final
 from store_core.layout.paths import ABORT
 from store_core.recovery.apply.originals import Left, Original, OriginalFolder, Records, records_of, to_entry
 from store_core.recovery.apply.prepare import PLAN_FILE, RESERVE_FILE
-from store_core.recovery.plans.content import Content
-from store_core.recovery.plans.expect import is_in_place
-from store_core.recovery.plans.plan import RANGES, Op, Plan, Step
+from store_core.recovery.plans.plan import RANGES, Content, Op, Plan, Step, is_in_place
 from store_core.recovery.plans.plan_json import LARGEST_PLAN_BYTES, plan_from_bytes
 from store_core.storage.digest import Hole, digest_file, runs, windows
 from store_core.storage.journal import Journal, State, is_empty, read_ours

@@ -12,9 +12,20 @@ from typing import Final
 
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.recovery.apply.originals import KeptRange, Original, OriginalFolder, Records, Staged, to_entry
-from store_core.recovery.plans.content import Building, Built, Chunk, Contents, builder_named
-from store_core.recovery.plans.expect import expected_range, is_in_place
-from store_core.recovery.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
+from store_core.recovery.plans.plan import (
+    NEW_FILES,
+    RANGES,
+    Building,
+    Built,
+    Chunk,
+    Contents,
+    Op,
+    Plan,
+    Step,
+    builder_named,
+    expected_range,
+    is_in_place,
+)
 from store_core.recovery.plans.plan_json import assert_not_too_large, plan_blocks
 from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, Hole, crc32c, crc32c_after_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
@@ -314,10 +325,10 @@ def _own_parents(folder: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _changed_meanwhile(path: str) -> PlanOutOfDateError:
-    return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan anew")
+    return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan again")
 
 
 def _build_differs(path: str) -> PlanOutOfDateError:
     return PlanOutOfDateError(
-        "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan anew"
+        "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan again"
     )

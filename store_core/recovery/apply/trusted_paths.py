@@ -12,9 +12,7 @@ from typing import Final
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.recovery.apply.execute import Change
 from store_core.recovery.apply.prepare import FILE_BITS, folder_like
-from store_core.recovery.plans.content import Built
-from store_core.recovery.plans.expect import is_in_place
-from store_core.recovery.plans.plan import NEW_FILES, RANGES, Op, Step
+from store_core.recovery.plans.plan import NEW_FILES, RANGES, Built, Op, Step, is_in_place
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal
 from store_core.storage.write_scope import Places
 

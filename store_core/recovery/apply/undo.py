@@ -11,6 +11,8 @@ from store_core.errors import PlanOutOfDateError, UsageError
 from store_core.recovery.apply.execute import Advance, Change
 from store_core.recovery.apply.finish_interrupted import (
     Settled,
+    assert_can_go_back,
+    assert_room_back,
     changing,
     go_back,
     leave_no_trace,
@@ -18,10 +20,8 @@ from store_core.recovery.apply.finish_interrupted import (
     settle,
 )
 from store_core.recovery.apply.originals import Left, left_of
-from store_core.recovery.apply.partial_state import assert_can_go_back, assert_room_back
 from store_core.recovery.apply.trusted_paths import assert_named, assert_nothing_kept_outside, assert_trusted
-from store_core.recovery.plans.expect import is_in_place
-from store_core.recovery.plans.plan import Op
+from store_core.recovery.plans.plan import Op, is_in_place
 from store_core.storage.digest import digest_file
 from store_core.storage.failure import failed
 from store_core.storage.journal import Journal, State, heads, list_ids, read_journal

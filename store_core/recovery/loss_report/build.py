@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 from store_core.findings import Finding
 from store_core.layout import paths, record
 from store_core.read.transactions import check_progress
-from store_core.recovery.loss_report.affected import Offsets, affected_groups, delayed_losses, early_deliveries
+from store_core.recovery.loss_report.affected import (
+    HalfTracker,
+    Offsets,
+    affected_groups,
+    delayed_losses,
+    early_deliveries,
+    half_messages,
+    still_open,
+)
 from store_core.recovery.loss_report.log_strips import LogMapper, is_bad
-from store_core.recovery.loss_report.loss_offsets import Places, places_of
-from store_core.recovery.loss_report.loss_times import RunTimes, Stretches
+from store_core.recovery.loss_report.loss_times import Places, RunTimes, Stretches, places_of
 from store_core.recovery.loss_report.model import (
     BrokerStart,
     HalfMessages,
@@ -31,9 +38,8 @@ from store_core.recovery.loss_report.model import (
     StoreIdentity,
     TimeSpan,
 )
-from store_core.recovery.loss_report.open_transactions import HalfTracker, half_messages, still_open
 from store_core.recovery.losses import losses_predicted
-from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_record import LostRun
 from store_core.recovery.prediction.predict import Prediction
 from store_core.recovery.recover import Recovery
 from store_core.scan.frames import FrameTable

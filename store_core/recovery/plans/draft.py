@@ -11,8 +11,7 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.layout.paths import LOCK, OURS
-from store_core.recovery.plans.content import Built, Content, Piece
-from store_core.recovery.plans.plan import ABSENT, Op, Plan, Step, Witness
+from store_core.recovery.plans.plan import ABSENT, Built, Content, Op, Piece, Plan, Step, Witness
 from store_core.storage.digest import Digest, digest_file, digest_range
 from store_core.storage.failure import failed
 from store_core.storage.write_scope import Places

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from store_core.errors import FailedError, UsageError
-from store_core.recovery.plans.content import Built, Content, Piece, Zeros
-from store_core.recovery.plans.plan import Op, Plan, Step, Witness
+from store_core.recovery.plans.plan import Built, Content, Op, Piece, Plan, Step, Witness, Zeros
 from store_core.storage.digest import WINDOW_SIZE_BYTES
 from store_core.storage.files import open_read_only
 from store_core.storage.publish import result_problem
@@ -173,9 +172,9 @@ def plan_from_bytes(data: bytes, path: str) -> Plan:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         if _FORMAT.encode() not in data:
             raise UsageError("not a plan", path=path, to_do="name a file made with --save") from error
-        raise UsageError(f"the plan cannot be used: {error}", path=path, to_do="make it anew with --save") from error
+        raise UsageError(f"the plan cannot be used: {error}", path=path, to_do="make it again with --save") from error
     if not intact:
-        raise UsageError("the plan was changed after it was made", path=path, to_do="make it anew with --save")
+        raise UsageError("the plan was changed after it was made", path=path, to_do="make it again with --save")
     return plan
 
 

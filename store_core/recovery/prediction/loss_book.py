@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.derive.dispatch import inner_batch_size
 from store_core.kernel.codes import FrameCode, PropertyFlag
-from store_core.recovery.lost_run import MOST_KEYS_PER_RUN, LostRun
+from store_core.recovery.lost_record import MOST_KEYS_PER_RUN, LostRun
 
 if TYPE_CHECKING:
     from store_core.scan.frames import FrameTable

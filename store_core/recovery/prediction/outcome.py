@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store_core.broker.dispatch import EarlyDelivery
-from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_record import LostRun
 
 
 @dataclass(frozen=True, slots=True)

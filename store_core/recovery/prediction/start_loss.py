@@ -319,10 +319,10 @@ class _Finder:
         return since, until, 0, False
 
 
-def losses_after_cut(store: Store, phy_offset: int) -> LossBook:
-    """Return all messages that a cut of the log at ``phy_offset`` removes."""
+def losses_of_range(store: Store, from_phy_offset: int, to_phy_offset: int | None = None) -> LossBook:
+    """Return all messages that start in a range of the log, by default up to its end."""
     book = LossBook()
-    for table in scan_log(store, from_phy_offset=phy_offset):
+    for table in scan_log(store, from_phy_offset=from_phy_offset, to_phy_offset=to_phy_offset):
         rows = np.flatnonzero(_messages(table))
         queues = _queues_of(table, rows, lambda topic, queue_id: book.number_of(QueueKey(decode_text(topic), queue_id)))
         book.add(table, rows, queues)

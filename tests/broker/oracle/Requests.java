@@ -30,12 +30,33 @@ final class Requests {
                     return Json.object("queueOffset", byTime(store, f[1], Integer.parseInt(f[2]), Long.parseLong(f[3]), f[4]));
                 case "put":
                     return put(store, f);
+                case "expire":
+                    return expire(store, Long.parseLong(f[1]), Boolean.parseBoolean(f[2]));
                 default:
                     throw new IllegalArgumentException(f[0]);
             }
         } catch (Throwable e) {
             return Json.object("exception", Reflect.chain(e));
         }
+    }
+
+    /** What the store's own clean-up does, at once: segments first, then queues and index. */
+    private static Object expire(DefaultMessageStore store, long millis, boolean atOnce) throws Exception {
+        int segments = 0;
+        int round;
+        do {
+            round = store.getCommitLog().deleteExpiredFile(millis, 0, 0, atOnce);
+            segments += round;
+        } while (round > 0);
+        Object queues;
+        try {
+            queues = Reflect.field(store, "cleanConsumeQueueService");
+        } catch (NoSuchFieldException newer) {
+            queues = Reflect.field(Reflect.field(store, "consumeQueueStore"), "cleanConsumeQueueService");
+        }
+        Reflect.call(queues, "run");
+        Reflect.call(Reflect.field(store, "indexService"), "deleteExpiredFile", store.getMinPhyOffset());
+        return Json.object("segments", segments, "minPhyOffset", store.getMinPhyOffset());
     }
 
     private static Object look(DefaultMessageStore store, long phyOffset) throws Exception {
