@@ -13,23 +13,14 @@ from numpy.typing import NDArray
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.codec.properties import some_properties
 from store_core.codec.tags import index_key_hashes
-from store_core.kernel import window_scan
+from store_core.errors import UnreadableError
+from store_core.kernel import row_scan, window_rows, window_scan
 from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.kernel.columns import Row, frame_columns, property_columns
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-from store_core.scan.windows import Windows
-
-if TYPE_CHECKING:
-    from store_core.storage.sequence import Segment, SegmentSequence
-
-
-from typing import TYPE_CHECKING
-
-from store_core.errors import UnreadableError
-from store_core.kernel import row_scan, window_rows
 from store_core.scan.runs import WINDOW_SIZE_BYTES
-from store_core.scan.windows import Span, walk_windows
+from store_core.scan.windows import Span, Windows, walk_windows
 
 if TYPE_CHECKING:
     from store_core.kernel import WindowScan

@@ -18,8 +18,7 @@ from store_core.derive.delay import DelayTable, delay_table
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import PropertyFlag
-from store_core.kernel.derive import ROW as ROW
-from store_core.kernel.derive import dispatch_rows
+from store_core.kernel.derive import ROW, dispatch_rows
 from store_core.layout import paths, queue
 from store_core.scan.frames import FrameTable
 from store_core.storage.config_files import read_config

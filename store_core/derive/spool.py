@@ -64,9 +64,9 @@ class Run(NamedTuple):
 
 
 class PackedRows(Closing):
-    """Sorted runs of rows in a scratch file, removed with this object; by default in the system's temporary folder."""
+    """Sorted runs of rows in a scratch file in a folder, removed with this object."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._spool = Spool(folder)
 
     def close(self) -> None:
