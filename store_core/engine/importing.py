@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from store_core.layout.paths import OURS
 from store_core.scan.log import scan_log
 from store_core.storage.failure import failed
 from store_core.storage.journal import OUR_FILE_MODE, make_our_folders
+from store_core.storage.remote_path import real_path
 from store_core.storage.syscalls import FileOps
 
 FOLDER: Final = f"{OURS}/imports"
@@ -44,7 +46,7 @@ class Position:
     """The position up to which a source is imported. The source is recognised by its first bytes: it may have grown since.
 
     * ``rows`` are those read, ``next_phy_offset`` is the end of the log after them.
-    * ``rejects_bytes``: length of the rejects file.
+    * ``rejects`` is the file of rejects, ``rejects_bytes`` its length.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Position:
     rows: int = 0
     next_phy_offset: int | None = None
     rejects_bytes: int = 0
+    rejects: str = ""
 
     def is_of(self, head: bytes, topic: str | None) -> bool:
         """Return True if a source with these first bytes is the one."""
@@ -86,13 +89,20 @@ class _Row:
 class Rejects:
     """A file of rows that were not stored: objects with the row's number, the reason and its text, one a line."""
 
-    def __init__(self, path: Path, size_bytes: int) -> None:
+    def __init__(self, path: Path, position: Position) -> None:
+        """Open the file for the rows after a position. What a killed import wrote after it goes; other files are refused."""
         self._ops = FileOps()
-        self._path = Path(os.path.abspath(path))
-        with suppress(FileExistsError):
-            self._ops.create(self._path, _REJECTS_MODE)
-        self._ops.truncate(self._path, size_bytes)
-        self.size_bytes = size_bytes
+        self._path = path
+        self.size_bytes = 0
+        try:
+            self._ops.create(path, _REJECTS_MODE)
+        except FileExistsError:
+            info = path.lstat()
+            if not stat.S_ISREG(info.st_mode) or (info.st_size and str(path) != position.rejects):
+                to_do = "name another file for the rejects, or remove this one"
+                raise UsageError("there is something already", path=str(path), to_do=to_do) from None
+            self.size_bytes = min(position.rejects_bytes, info.st_size)
+            self._ops.truncate(path, self.size_bytes)
 
     def add(self, rows: Sequence[tuple[_Row, str]]) -> None:
         """Add rows with their reasons and make them durable. Raises OSError."""
@@ -133,12 +143,13 @@ def import_rows(
     position = _position_of(live, head, topic, again)
     result = Imported(continued_rows=position.rows, next_phy_offset=live.log.end_phy_offset)
     present = _keys_after(live, position)
-    refused = _open_rejects(rejects, position.rejects_bytes)
+    refused = _open_rejects(live, rejects, position)
     done_bytes = 0
     try:
+        position = replace(position, rejects=str(real_path(rejects)) if rejects is not None else "")
         if position.next_phy_offset is None:  # so that the first batch of a killed import is recognised, too
             position = replace(position, next_phy_offset=live.log.end_phy_offset)
-            _save(live, position)
+        _save(live, position)
         for batch in _batches(lines_of(_Headed(head, stream), live.longest_body_bytes), position, topic):
             outcome = _store(live, batch, present, create_topic, result)
             if refused is not None:
@@ -281,7 +292,7 @@ def _saved(live: LiveStore) -> Iterator[Position]:
 
 def _is_sound(position: Position) -> bool:
     numbers: tuple[Any, ...] = (position.head_bytes, position.rows, position.next_phy_offset, position.rejects_bytes)
-    return all(type(number) is int and number >= 0 for number in numbers)
+    return isinstance(position.rejects, str) and all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _keys_after(live: LiveStore, position: Position) -> deque[str]:
@@ -314,11 +325,16 @@ def _save(live: LiveStore, position: Position) -> None:
     writer.sync_folder(FOLDER)
 
 
-def _open_rejects(path: Path | None, size_bytes: int) -> Rejects | None:
+def _open_rejects(live: LiveStore, path: Path | None, position: Position) -> Rejects | None:
+    """Open the file of rejects. Raises UsageError for a file of something else, and for a place inside the store."""
     if path is None:
         return None
+    real = real_path(path)
+    folders = (live.store.root, *live.store.settings.commitlog_paths)
+    if any(real.is_relative_to(real_path(folder)) for folder in folders):
+        raise UsageError("rejects are not written into the store", path=str(path), to_do="name a file elsewhere")
     try:
-        return Rejects(path, size_bytes)
+        return Rejects(real, position)
     except OSError as error:
         raise failed(error, "cannot write the rejects") from error
 

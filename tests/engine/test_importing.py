@@ -13,10 +13,12 @@ import pytest
 from store_core.codec.record import Message
 from store_core.engine import importing
 from store_core.engine.importing import Imported, import_rows
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
+from store_core.layout import paths
 from store_core.recovery.apply.apply import apply
 from store_core.recovery.recover import recover
 from store_core.scan.log import scan_log
+from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 from tests.engine.writing import Writable, Written
 from tests.recording import Killed, RecordingOps
@@ -75,7 +77,7 @@ BAD = {
     "the row is no message, but damage": b'{"kind": "damage", "phy_offset": 1}\n',
     "'nowhere' is no host and port": line(0, born_host="nowhere"),
     "MESSAGE_ILLEGAL: the topic does not exist": line(0, topic="Nope"),
-    "MESSAGE_ILLEGAL: nobody may send to this topic": line(0, topic="SCHEDULE_TOPIC_XXXX"),
+    "MESSAGE_ILLEGAL: clients may not send to this topic": line(0, topic="SCHEDULE_TOPIC_XXXX"),
     "MESSAGE_ILLEGAL: DELAY is no number": line(0, properties={"DELAY": "x"}),
     "PROPERTIES_SIZE_EXCEEDED: the properties do not fit": line(0, properties={"a": "b" * 33_000}),
     "the row is longer than any message": b'"' + b"x" * (31 << 20) + b'"\n',
@@ -157,6 +159,28 @@ def test_killed_at_a_primitive_and_run_again_each_row_is_there_once(
         assert [json.loads(text)["row"] for text in rejected] == [2], killed_at
         killed_at += step
     assert min(continued.values()) > 1
+
+
+def test_rejects_go_to_a_file_of_their_own(writable: Writable, tmp_path: Path) -> None:
+    """A file with something else in it, a folder and a file of the store are refused, and stay as they are."""
+    written = writable("load-533")
+    other = tmp_path / "notes"
+    other.write_text("keep me")
+    segment = next((written.root / paths.COMMITLOG).iterdir())
+    before = stores.sha256(segment)
+    for place in (other, tmp_path, segment, written.root / "rejects"):
+        with pytest.raises(UsageError):
+            imported(written, b"nonsense\n", rejects=place)
+    assert other.read_text() == "keep me"
+    assert stores.sha256(segment) == before
+    assert not (written.root / "rejects").exists()
+    mine = tmp_path / "rejects"
+    imported(written, b"nonsense\n", rejects=mine)
+    told = mine.read_text()
+    imported(written, b"nonsense\n", rejects=mine)  # it goes on, with no row left
+    assert mine.read_text() == told
+    with pytest.raises(UsageError):  # the rejects of another source
+        imported(written, b"other nonsense\n", rejects=mine)
 
 
 def test_a_full_disk_ends_the_import_and_rejects_no_row(writable: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
