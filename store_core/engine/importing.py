@@ -45,7 +45,7 @@ _KEY_DIGITS: Final = 32
 class Position:
     """The position up to which a source is imported. The source is recognised by its first bytes: it may have grown since.
 
-    * ``rows`` are those read, ``next_phy_offset`` is the end of the log after them.
+    * ``rows`` are those read, ``rows_sha256`` their digest, ``next_phy_offset`` is the end of the log after them.
     * ``rejects`` is the file of rejects, ``rejects_bytes`` its length.
     """
 
@@ -57,6 +57,7 @@ class Position:
     next_phy_offset: int | None = None
     rejects_bytes: int = 0
     rejects: str = ""
+    rows_sha256: str = ""
 
     def is_of(self, head: bytes, topic: str | None) -> bool:
         """Return True if a source with these first bytes is the one."""
@@ -140,7 +141,11 @@ def import_rows(
         FailedError: the system refuses; the rows before the saved position are stored.
     """
     head = stream.read(_HEAD_BYTES)
+    if not head:
+        return Imported(next_phy_offset=live.log.end_phy_offset)
     position = _position_of(live, head, topic, again)
+    lines = lines_of(_Headed(head, stream), live.longest_body_bytes)
+    read = _read_again(live, lines, position)
     result = Imported(continued_rows=position.rows, next_phy_offset=live.log.end_phy_offset)
     present = _keys_after(live, position)
     refused = _open_rejects(live, rejects, position)
@@ -150,13 +155,14 @@ def import_rows(
         if position.next_phy_offset is None:  # so that the first batch of a killed import is recognised, too
             position = replace(position, next_phy_offset=live.log.end_phy_offset)
         _save(live, position)
-        for batch in _batches(lines_of(_Headed(head, stream), live.longest_body_bytes), position, topic):
+        for batch in _batches(lines, position, topic):
             outcome = _store(live, batch, present, create_topic, result)
             if refused is not None:
                 refused.add(outcome)
             position = replace(
                 position,
                 rows=batch[-1].number,
+                rows_sha256=_digest_after(read, batch),
                 next_phy_offset=live.log.end_phy_offset,
                 rejects_bytes=refused.size_bytes if refused is not None else 0,
             )
@@ -191,7 +197,7 @@ class _Headed:
 
 def _batches(lines: Iterator[bytes | None], position: Position, topic: str | None) -> Iterator[list[_Row]]:
     """Yield the rows after a position, some at a time. Empty lines are no rows, but are counted."""
-    numbered = enumerate(islice(lines, position.rows, None), position.rows + 1)
+    numbered = enumerate(lines, position.rows + 1)
     batch: list[_Row] = []
     size = 0
     for number, line in numbered:
@@ -202,6 +208,36 @@ def _batches(lines: Iterator[bytes | None], position: Position, topic: str | Non
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _read_again(live: LiveStore, lines: Iterator[bytes | None], position: Position) -> hashlib._Hash:
+    """Read the rows up to a position; return their running digest.
+
+    Raises UsageError if they are not the rows that were imported, or the log has no longer what was stored of them.
+    """
+    read = hashlib.sha256()
+    count = 0
+    for line in islice(lines, position.rows):
+        read.update(_without_end(line or b""))
+        count += 1
+    to_do = "give --again to import the whole source as a new one"
+    if count < position.rows or (position.rows and read.hexdigest() != position.rows_sha256):
+        raise UsageError("the source begins as one that was imported, and goes on otherwise", to_do=to_do)
+    start = position.next_phy_offset
+    if start is not None and not live.store.log.min_phy_offset <= start <= live.log.end_phy_offset:
+        raise UsageError("the log no longer has the place where an import of this source ended", to_do=to_do)
+    return read
+
+
+def _digest_after(read: hashlib._Hash, batch: Sequence[_Row]) -> str:
+    for row in batch:
+        read.update(_without_end(row.line))
+    return read.hexdigest()
+
+
+def _without_end(line: bytes) -> bytes:
+    """Return a line as it counts for the digest: the last line of a source that grows has no end yet."""
+    return line.rstrip(b"\r\n") + b"\n"
 
 
 def _row(number: int, line: bytes | None, position: Position, topic: str | None) -> _Row:
@@ -292,7 +328,9 @@ def _saved(live: LiveStore) -> Iterator[Position]:
 
 def _is_sound(position: Position) -> bool:
     numbers: tuple[Any, ...] = (position.head_bytes, position.rows, position.next_phy_offset, position.rejects_bytes)
-    return isinstance(position.rejects, str) and all(type(number) is int and number >= 0 for number in numbers)
+    return all(isinstance(text, str) for text in (position.rejects, position.rows_sha256)) and all(
+        type(number) is int and number >= 0 for number in numbers
+    )
 
 
 def _keys_after(live: LiveStore, position: Position) -> deque[str]:

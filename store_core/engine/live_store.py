@@ -114,6 +114,7 @@ def open_for_writing(
                     yield live
             finally:
                 live.close()
+            live.refuse_after_failure()
 
 
 class LiveStore:
@@ -143,6 +144,8 @@ class LiveStore:
         self._free_bytes = 0  # a lower bound, from the last look at the disks
         self._began = False
         self._failed_write = False
+        self._failure = ""
+        self._is_closed = False
         self._signals = SignalGuard()
         self._signals.install()
         self._sync_timeout_seconds = int(store.settings.value("syncFlushTimeout", str(_SYNC_TIMEOUT_MS))) / 1000
@@ -285,9 +288,11 @@ class LiveStore:
 
         Raises FailedError as ``append``. ``is_durable`` of the results is False if another caller's sync took too long.
         """
+        self.refuse_closed()
         with self._signals:
             writing = _Writing(self)
             with self.lock:
+                self.refuse_closed()
                 self._prepare(records)
                 with writing:
                     if self._began:
@@ -355,6 +360,7 @@ class LiveStore:
 
         A kill in between leaves the whole old or new text under the file's name.
         """
+        self.refuse_closed()
         path = self.store.root / name
         existing = next((file for file in self.config.files if file.name == name), None)
         if existing is not None and not existing.loads:
@@ -370,6 +376,8 @@ class LiveStore:
 
     def close(self) -> None:
         """Make everything durable and remove ``abort``; do nothing after a write that failed."""
+        with self.lock:  # who puts meanwhile has put, or is refused
+            self._is_closed = True
         try:
             if self._began and not self._failed_write:
                 with self._signals:
@@ -426,16 +434,23 @@ class LiveStore:
         return stored
 
     def refuse_after_failure(self) -> None:
-        """Raise FailedError if a write has failed."""
+        """Raise FailedError if a write has failed, in whichever thread."""
         if self._failed_write:
-            raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
+            what = f"an earlier write failed: {self._failure}"
+            raise FailedError(what, path=str(self.store.root), to_do=RECOVER_FIRST)
+
+    def refuse_closed(self) -> None:
+        """Raise FailedError once the store is closed: its lock may be another program's by then."""
+        if self._is_closed:
+            raise FailedError("the store is closed", path=str(self.store.root), to_do="open it again")
 
     def failed(self, error: BaseException, at: int | None, otherwise: str) -> FailedError | None:
         """Refuse all later writes, and leave ``abort`` if it exists; return the error to raise for one of the system.
 
         ``at`` is the place of a record that may be in the log, ``otherwise`` the state to report if none is.
         """
-        self._failed_write = True
+        if not self._failed_write:
+            self._failed_write, self._failure = True, str(error) or type(error).__name__
         if not isinstance(error, OSError):
             return None
         error.filename = error.filename or str(self.store.root)

@@ -16,6 +16,9 @@ def commit_offset(live: LiveStore, group: str, topic: str, queue_id: int, queue_
     """
     if not group or KEY_SEPARATOR in group:
         raise UsageError(f"{group!r} is no group", to_do=f"give a group's name, without {KEY_SEPARATOR}")
+    if type(queue_id) is not int or type(queue_offset) is not int or queue_id < 0 or not 0 <= queue_offset < 1 << 63:
+        what = f"{queue_id!r} and {queue_offset!r} are no queue and queue offset"
+        raise UsageError(what, to_do="give whole numbers from 0 on")
     if live.config.in_rocksdb:
         raise FailedError("progress is kept in RocksDB", path=str(live.store.root), to_do="reset it with mqadmin")
     layout = release_layout(live.config, live.rules.config_layout)

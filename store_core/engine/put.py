@@ -83,6 +83,12 @@ def accepted(
 
 
 def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> None:
+    numbers = (message.queue_id, message.flag, message.sys_flag, message.born_timestamp_ms, message.reconsume_times)
+    if any(type(number) is not int for number in numbers if number is not None):
+        raise UsageError("a number of the message is no int", to_do="give whole numbers")
+    if message.sys_flag < 0 or (not half and message.sys_flag & record.TRANSACTION_MASK):
+        to_do = "begin a transaction with half, and end it with commit or rollback"
+        raise UsageError(f"sys_flag {message.sys_flag} is a part of a transaction", to_do=to_do)
     for name, value in message.properties.items():
         if not name or not value or _ENDS_NAME in name or _ENDS in name or _ENDS_NAME in value or _ENDS in value:
             raise UsageError(

@@ -114,6 +114,7 @@ class MessageStore:
     def reading(self) -> Iterator[Store]:
         """Yield the store as it is now, for ``read``'s calls; what was put before is dispatched. One thread at a time."""
         with self._reading:
+            self._live.refuse_closed()
             self._live.dispatch()
             changes = self._live.files.changes
             if self._view is None or changes != self._view_changes:

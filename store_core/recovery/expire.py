@@ -67,8 +67,8 @@ def expire(
     refuse_foreign_store(store)
     refuse_missing_log(store)
     age_ns = (reserved_hours(store) if hours is None else hours) * _NS_PER_HOUR
-    expired = _expired(store.log.segments, (time.time_ns() if now_ns is None else now_ns) - age_ns, free_bytes)
-    min_phy_offset = store.log.segments[len(expired)].phy_offset
+    expired = _expired(store.log, (time.time_ns() if now_ns is None else now_ns) - age_ns, free_bytes)
+    min_phy_offset = store.log.segments[len(expired)].phy_offset if expired else store.log.min_phy_offset
     draft = Draft(store.root, writable_roots=outside_roots(store))
     for segment in expired:
         draft.remove_file(segment.path, why="expired")
@@ -90,11 +90,12 @@ def expire(
     return Planned(draft.plan("expire"), after, (), book.runs(), losses=losses)
 
 
-def _expired(segments: tuple[Segment, ...], written_until_ns: int, free_bytes: int) -> list[Segment]:
-    """Return the segments to remove: the first ones, up to the first that is not due; never the last one."""
+def _expired(log: SegmentSequence, written_until_ns: int, free_bytes: int) -> list[Segment]:
+    """Return the segments to remove: the first ones, up to the first that is not due; never the last one with records."""
     found: list[Segment] = []
     freed = 0
-    for segment in segments[:-1]:
+    used = [number for number, s in enumerate(log.segments) if log.used_end(s.phy_offset) > s.phy_offset]
+    for segment in log.segments[: used[-1] if used else 0]:
         if segment.mtime_ns > written_until_ns and freed >= free_bytes:
             break
         found.append(segment)

@@ -17,6 +17,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths
 from store_core.recovery.apply.apply import apply
 from store_core.recovery.recover import recover
+from store_core.recovery.truncate import truncate
 from store_core.scan.log import scan_log
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -159,6 +160,37 @@ def test_killed_at_a_primitive_and_run_again_each_row_is_there_once(
         assert [json.loads(text)["row"] for text in rejected] == [2], killed_at
         killed_at += step
     assert min(continued.values()) > 1
+
+
+def test_an_empty_source_is_none(writable: Writable) -> None:
+    written = writable("load-533")
+    assert imported(written, b"").rows == 0
+    assert [imported(written, line(number)).stored for number in range(2)] == [1, 1]
+
+
+def test_a_source_that_only_begins_as_another_is_refused(writable: Writable) -> None:
+    """Sources are recognised by their first bytes; the rows that are passed over must be the same."""
+    written = writable("load-533")
+    head = b"".join(line(number, body="x" * 1000) for number in range(80))
+    assert len(head) > 64 << 10
+    assert imported(written, head + line(100) + line(101)).stored == 82
+    for other in (head + line(102) + line(103), head):
+        with pytest.raises(UsageError, match="goes on otherwise"):
+            imported(written, other)
+    assert imported(written, head + line(100) + line(101) + line(104)).stored == 1
+    assert imported(written, head + line(102), again=True).stored == 81
+
+
+def test_an_import_does_not_go_on_in_a_log_that_was_cut(writable: Writable) -> None:
+    written = writable("load-533")
+    end = imported(written, line(0)).first_phy_offset
+    assert imported(written, line(0) + line(1)).stored == 1
+    assert end is not None
+    with written.store() as store:
+        planned = truncate(store, end)
+    apply(planned.plan, written.root)
+    with pytest.raises(UsageError, match="no longer has the place"):
+        imported(written, line(0) + line(1) + line(2))
 
 
 def test_rejects_go_to_a_file_of_their_own(writable: Writable, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -249,12 +250,15 @@ def test_a_failed_write_leaves_abort_and_no_further_message(
     def full(self: object, phy_offset: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    with written.live() as live:
-        put(live, NewMessage("Calm_orders", b"", 0))
-        monkeypatch.setattr("store_core.engine.log.LogWriter._write", full)
-        for message in ("cannot write", "an earlier write failed"):
-            with pytest.raises(FailedError, match=message):
-                put(live, NewMessage("Calm_orders", b"", 0))
+    leaving = ExitStack()
+    live = leaving.enter_context(written.live())
+    put(live, NewMessage("Calm_orders", b"", 0))
+    monkeypatch.setattr("store_core.engine.log.LogWriter._write", full)
+    for message in ("cannot write", "an earlier write failed"):
+        with pytest.raises(FailedError, match=message):
+            put(live, NewMessage("Calm_orders", b"", 0))
+    with pytest.raises(FailedError, match="an earlier write failed"):
+        leaving.close()
     assert (written.root / "abort").exists()
     with pytest.raises(FailedError, match="recover"):
         written.put("Calm_orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from store_core.read.query import KeyQuery, query_key
 from store_core.scan.log import scan_log
 from store_core.storage.lock import StoreLock
 from store_core.storage.syscalls import FileOps
-from tests.conftest import StoreCopy
+from tests import stores
+from tests.conftest import StoreCopy, differences
 from tests.engine.writing import Writable, Written
 
 TOPIC = "Calm_orders"
@@ -337,12 +338,52 @@ def test_an_error_of_a_thread_ends_the_store(store_copy: StoreCopy) -> None:
                 raise OSError(28, "No space left on device")
             super().write(path, offset, data)
 
-    with running(written, flush="async", ops=Ops()) as store:
-        assert store.put(message(0)).status == PutStatus.PUT_OK
-        with pytest.raises(FailedError), store.reading():
-            pass
-        with pytest.raises(FailedError, match="earlier write failed"):
-            store.put(message(1))
+    leaving = ExitStack()
+    store = leaving.enter_context(running(written, flush="async", ops=Ops()))
+    assert store.put(message(0)).status == PutStatus.PUT_OK
+    with pytest.raises(FailedError), store.reading():
+        pass
+    with pytest.raises(FailedError, match="earlier write failed"):
+        store.put(message(1))
+    with pytest.raises(FailedError, match="earlier write failed"):
+        leaving.close()
     assert (written.root / "abort").exists()
     with StoreLock(written.root):
         pass
+
+
+def test_a_closed_store_takes_and_gives_nothing(writable: Writable) -> None:
+    root = writable("load-533").root
+    with MessageStore.open(root) as store:
+        store.put(NewMessage("Calm_orders", b"x"))
+    before = stores.snapshot(root)
+    for use in (
+        lambda: store.put(NewMessage("Calm_orders", b"y")),
+        lambda: store.put_batch([NewMessage("Calm_orders", b"y")]),
+        lambda: store.get("Calm_orders", 0, 0),
+        lambda: store.commit_offset("g", "Calm_orders", 0, 1),
+    ):
+        with pytest.raises(FailedError, match="closed"):
+            use()
+    assert differences(before, stores.snapshot(root)) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        NewMessage("Calm_orders", b"x", queue_id=True),
+        NewMessage("Calm_orders", b"x", flag=1.0),  # type: ignore[arg-type]
+        NewMessage("Calm_orders", b"x", sys_flag=4),
+        NewMessage("Calm_orders", b"x", sys_flag=12),
+        NewMessage("Calm_orders", b"x", sys_flag=-1),
+    ],
+)
+def test_numbers_that_cannot_be_stored_are_refused_before_anything_is_written(
+    writable: Writable, message: NewMessage
+) -> None:
+    with MessageStore.open(writable("load-533").root) as store:
+        with pytest.raises(UsageError):
+            store.put(message)
+        with pytest.raises(UsageError):
+            store.commit_offset("g", "Calm_orders", 0, "x")  # type: ignore[arg-type]
+        assert store.put(NewMessage("Calm_orders", b"x")).stored is not None

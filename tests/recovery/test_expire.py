@@ -106,6 +106,24 @@ def test_an_odd_reserved_time_asks_for_an_age(store_copy: StoreCopy, tmp_path: P
     assert expired(root, config, "5.3.3", hours=999_999).plan.steps == ()
 
 
+def test_the_last_records_stay_before_files_that_are_made_ahead(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    root = store_copy("load-533")
+    last = max((root / paths.COMMITLOG).iterdir())
+    size = last.stat().st_size
+    (root / paths.COMMITLOG / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+    age(root, 99)
+    planned = expired(root, settings_of("load-533"), "5.3.3", hours=0, free_bytes=1 << 40)
+    assert planned.after.min_phy_offset == int(last.name)
+    assert planned.after.max_phy_offset == stores.truth("load-533")["afterLoad"]["maxPhyOffset"]
+
+
+def test_an_empty_log_has_nothing_to_expire(tmp_path: Path) -> None:
+    (tmp_path / paths.COMMITLOG).mkdir()
+    done = call("expire", "-s", tmp_path, "-o", "json")
+    assert done.code in (0, 1), done.err
+    assert "internal" not in done.err
+
+
 def test_the_command(store_copy: StoreCopy) -> None:
     root = store_copy("load-533")
     before = stores.snapshot(root)
