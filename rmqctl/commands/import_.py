@@ -53,9 +53,9 @@ def import_(
     offsets, store times and store hosts are new. A row needs no more than topic and body, so that
     `rmqctl log -o ndjson -s OLD | rmqctl import - -s NEW` takes messages to another store.
 
-    Killed and run again with the same source, the command goes on where it ended, and every row is there exactly once. A
-    source is known by its first 64 KiB: one that has grown is continued. Rows that a broker would refuse are counted, and the
-    command ends with 3.
+    After a kill, `rmqctl recover --apply` comes first, as after any crash; run again with the same source, the command goes
+    on where it ended, and every row is there exactly once. A source that has grown is continued; one that begins as another
+    and goes on otherwise is refused. Rows that a broker would refuse are counted, and the command ends with 3.
 
     Example: rmqctl import rows.ndjson --topic orders --rejects rejects.ndjson
     """
