@@ -2,7 +2,7 @@
 
     python -m benchmarks.put [--flush sync] [--threads 8] [--count 20000]
 
-Both sides put the same messages into a new store of their own, in turn, in one run. Beside messages a second it tells the processor time of a
+Both sides put the same messages into a new store of their own, in turn, in one run. Beside messages a second it reports the processor time of a
 message, that of all threads of the process, and under synchronous flush how many messages one sync served.
 """
 
@@ -30,7 +30,7 @@ QUEUES = 8
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is put in each round."""
+    """Number, size and threads of the messages of each round."""
 
     flush: Literal["sync", "async"]
     count: int
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One side's round."""
+    """Rate, processor time and syncs of one round of one side."""
 
     seconds: float
     cpu_seconds: float
@@ -100,9 +100,9 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=200, metavar="BYTES")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=2, metavar="ROUNDS")
-    told = parser.parse_args()
-    load = Load(told.flush, told.count, told.threads, told.body)
-    properties = broker.PROPERTIES + f"flushDiskType={told.flush.upper()}_FLUSH\n"
+    options = parser.parse_args()
+    load = Load(options.flush, options.count, options.threads, options.body)
+    properties = broker.PROPERTIES + f"flushDiskType={options.flush.upper()}_FLUSH\n"
     with tempfile.TemporaryDirectory(prefix="rmqctl-put-") as folder:
         theirs_root = Path(folder) / "theirs"
         theirs_root.mkdir()
@@ -111,10 +111,10 @@ def main() -> None:
             broker.Contestant(theirs_root, properties=properties) as real,
         ):
             mine, theirs = [], []
-            for number in range(told.warm_up + told.rounds):
+            for number in range(options.warm_up + options.rounds):
                 mine.append(put_ours(store, load, number * load.count))
                 theirs.append(put_theirs(real, load, number * load.count))
-        report(load, mine[told.warm_up :], theirs[told.warm_up :])
+        report(load, mine[options.warm_up :], theirs[options.warm_up :])
 
 
 if __name__ == "__main__":
