@@ -244,6 +244,22 @@ def with_few_keys(lost: Iterable[Any]) -> list[dict[str, Any]]:
     ]
 
 
+def cut_blocks(label: str, key: str, document: dict[str, Any]) -> Iterator[Block]:
+    """Yield what a shortened log loses, then the plan, for people. ``label`` and ``key``: its new end or start, in the predicted outcome."""
+    from rmqctl.output.document import Facts, Table
+
+    yield Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
+    losses = document["losses"]
+    yield Facts(
+        {
+            "readable messages that go": losses["given_up_messages"],
+            "unreadable already": losses["unreadable_messages"],
+            label: document["after"][key],
+        }
+    )
+    yield from plan_blocks(document)
+
+
 def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
     """Yield the plan, its outcome and the findings, for people."""
     from rmqctl.output.document import Findings, Table, Text

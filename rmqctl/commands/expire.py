@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from rmqctl.context import Context
 from rmqctl.mending import (
-    LOST_COLUMNS,
     ApplyOption,
     Carrying,
     SaveOption,
     at_work,
     conclude,
-    plan_blocks,
-    with_few_keys,
+    cut_blocks,
 )
 from rmqctl.options import read_size
-from rmqctl.output.document import Block, Facts, Table
 
 
 def expire(
@@ -62,18 +59,10 @@ def expire(
         with ctx.progress("expire", store.log.size_bytes) as bar:
             result = plan_expiry(store, hours=older_than, free_bytes=int(free or 0), on_progress=bar)
         return conclude(
-            ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep), main="lost", blocks=_blocks
+            ctx,
+            settings,
+            result,
+            Carrying(apply=apply, save=save, lock=lock, keep=keep),
+            main="lost",
+            blocks=partial(cut_blocks, "start of the log afterwards", "min_phy_offset"),
         )
-
-
-def _blocks(document: dict[str, Any]) -> Iterator[Block]:
-    yield Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
-    losses = document["losses"]
-    yield Facts(
-        {
-            "readable messages that go": losses["given_up_messages"],
-            "unreadable already": losses["unreadable_messages"],
-            "start of the log afterwards": document["after"]["min_phy_offset"],
-        }
-    )
-    yield from plan_blocks(document)

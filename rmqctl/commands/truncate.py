@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rmqctl.context import Context, confirm
 from rmqctl.mending import (
-    LOST_COLUMNS,
     ApplyOption,
     Carrying,
     SaveOption,
     at_work,
     conclude,
-    plan_blocks,
-    with_few_keys,
+    cut_blocks,
 )
 from rmqctl.options import YesOption
-from rmqctl.output.document import Block, Facts, Table
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,21 +63,13 @@ def truncate(
             readable = (result.losses.given_up_messages or 0) if result.losses is not None else 0
             _ask(ctx, store, policy, phy_offset, readable, yes=yes)
         return conclude(
-            ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep), main="lost", blocks=_blocks
+            ctx,
+            settings,
+            result,
+            Carrying(apply=apply, save=save, lock=lock, keep=keep),
+            main="lost",
+            blocks=partial(cut_blocks, "end of the log afterwards", "max_phy_offset"),
         )
-
-
-def _blocks(document: dict[str, Any]) -> Iterator[Block]:
-    yield Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
-    losses = document["losses"]
-    yield Facts(
-        {
-            "readable messages that go": losses["given_up_messages"],
-            "unreadable already": losses["unreadable_messages"],
-            "end of the log afterwards": document["after"]["max_phy_offset"],
-        }
-    )
-    yield from plan_blocks(document)
 
 
 def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, readable: int, *, yes: bool) -> None:
